@@ -1,7 +1,56 @@
-# nvmf: the two commands of README.md are `make demo` and `make test`.
-GO ?= go
-BIN := bin
+# The two commands of README.md are `make demo` and `make test`.
+GO      ?= go
+BIN     := bin
+VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -X github.com/nvmf-go/nvmf/internal/version.Version=$(VERSION)
 
-.PHONY: build
-build:
-	$(GO) build -o $(BIN)/ ./cmd/...
+.PHONY: build deps demo test unit vet race fuzzseeds lab soak bench lint clean
+
+build: deps
+	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+deps:
+	@scripts/deps build
+
+# The main job, shown: the daemon serves a host that discovers, connects,
+# writes, reads back and disconnects.
+demo: build
+	@scripts/demo
+
+# Everything. CI runs this.
+test: unit lab
+
+unit: deps vet
+	$(GO) test -count=1 ./internal/archtest
+	$(GO) test ./...
+	$(MAKE) race
+
+vet:
+	$(GO) vet ./...
+	$(GO) vet -tags lab ./lab/...
+	CGO_ENABLED=0 $(GO) build -o /dev/null ./...
+
+race:
+	$(GO) test -race -short ./...
+
+# The quick scenarios against a stock kernel in a VM; `make soak` has the long ones.
+lab: build
+	@scripts/deps lab
+	lab/run quick
+
+soak: build
+	@scripts/deps lab
+	lab/run soak
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchtime 200ms ./...
+
+GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+lint:
+	$(GO) run $(GOLANGCI) run ./...
+	$(GO) run $(STATICCHECK) ./...
+
+clean:
+	rm -rf $(BIN) lab/out
