@@ -42,6 +42,9 @@ type Link interface {
 	Abort(cid uint16) bool
 	// Peer describes the host's end for logs and status.
 	Peer() netip.AddrPort
+	// Local is the address the host connected to, for discovery entries of
+	// listeners whose own address is unspecified. It is constant.
+	Local() netip.AddrPort
 }
 
 // Direction is the direction of a command's data.
