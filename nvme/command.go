@@ -51,6 +51,15 @@ func (c Command) FUA() bool { return c[51]&0x40 != 0 }
 // FCType is the fabrics command type of a fabrics command (NVMe-oF 3).
 func (c Command) FCType() FabricsType { return FabricsType(c[4]) }
 
+// Init clears the SQE and gives it an opcode, a namespace, PSDT 01b and the
+// keyed descriptor of no data. The command identifier is 0.
+func (c Command) Init(o Opcode, nsid uint32) {
+	clear(c[:SQESize])
+	c[0], c[1] = byte(o), FlagsSGL
+	le.PutUint32(c[4:], nsid)
+	c.SGL1().SetNull()
+}
+
 // SetOpcode, SetFlags and the other setters fill an SQE in place.
 func (c Command) SetOpcode(o Opcode) { c[0] = byte(o) }
 
