@@ -2,14 +2,12 @@ package nvme
 
 import "fmt"
 
-// String is the type's name and number.
-func (t SGLType) String() string {
-	names := map[SGLType]string{
-		SGLDataBlock: "data block", SGLBitBucket: "bit bucket", SGLSegment: "segment",
-		SGLLastSegment: "last segment", SGLKeyedDataBlock: "keyed data block", SGLTransportData: "transport data block",
-	}
-	return nameOf(names, t, "SGL type")
+var sglTypeNames = map[SGLType]string{
+	SGLDataBlock: "data block", SGLBitBucket: "bit bucket", SGLSegment: "segment",
+	SGLLastSegment: "last segment", SGLKeyedDataBlock: "keyed data block", SGLTransportData: "transport data block",
 }
+
+func (t SGLType) String() string { return nameOf(sglTypeNames, t, "SGL type") }
 
 // InCapsule says that the descriptor names data in the capsule: a data block
 // with an offset.
