@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -63,13 +65,21 @@ func startVM(ctx context.Context, p paths, k kernel, c vmConfig) (*vm, error) {
 	if c.terminal {
 		v.cmd.Stdin, v.cmd.Stdout = os.Stdin, os.Stdout
 	}
-	if err := v.cmd.Start(); err != nil {
+	started := make(chan error)
+	go func() {
+		// QEMU dies with this thread: no runner, no guest.
+		runtime.LockOSThread()
+		v.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		err := v.cmd.Start()
+		started <- err
+		if err == nil {
+			v.err = v.cmd.Wait()
+			close(v.done)
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("qemu: %w", err)
 	}
-	go func() {
-		v.err = v.cmd.Wait()
-		close(v.done)
-	}()
 	return v, nil
 }
 

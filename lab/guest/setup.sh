@@ -2,15 +2,15 @@
 
 # setup_guest makes the guest ready: the log of it is setup.log in the run's folder.
 setup_guest() {
-	setup_mounts && setup_modules && setup_network && setup_rxe && setup_scratch
+	setup_modules && setup_mounts && setup_network && setup_rxe && setup_scratch
 }
 
 setup_mounts() {
 	mkdir -p /dev/pts /dev/shm
 	mount -t devpts devpts /dev/pts
 	mount -t tmpfs shm /dev/shm
-	mount -t configfs configfs /sys/kernel/config 2>/dev/null
-	mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null
+	mount -t configfs configfs /sys/kernel/config
+	mount -t debugfs debugfs /sys/kernel/debug
 	ln -sfn /proc/self/fd /dev/fd
 	mkdir -p /run/lock /run/netns /mnt /etc/nvme
 	ulimit -n 65536
@@ -25,7 +25,7 @@ setup_modules() {
 	mkdir -p /lib/modules
 	ln -sfn "$MODULES" "/lib/modules/$(uname -r)"
 	# crc32_generic first: rdma_rxe refuses to start without it.
-	modprobe -a virtio_blk crc32_generic crc32c_generic veth rdma_rxe rdma_ucm ib_uverbs nvme_rdma ext4 loop
+	modprobe -a virtio_blk crc32_generic crc32c_generic veth rdma_rxe rdma_ucm ib_uverbs nvme_rdma ext4 loop configfs
 }
 
 # eth0 is one end of a veth pair, the other is in the network namespace "peer".

@@ -1,0 +1,88 @@
+# The host side: the guest's RDMA devices and the kernel's NVMe host.
+
+ADDR=10.9.0.1  # where targets of this guest listen; need_siw changes it
+ADDR6=fd09::1
+PORT=4420
+HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:3f1a6d2e-58c4-4a8b-9d10-6c1f0f5a7e01
+HOSTID=3f1a6d2e-58c4-4a8b-9d10-6c1f0f5a7e01
+DISCOVERY=nqn.2014-08.org.nvmexpress.discovery
+echo "$HOSTNQN" >/etc/nvme/hostnqn
+echo "$HOSTID" >/etc/nvme/hostid
+
+# need_roce: rxe0 over eth0, RoCEv2.
+need_roce() { rdma link show rxe0/1 >/dev/null 2>&1 || rdma link add rxe0 type rxe netdev eth0; }
+
+# need_siw: siw0 over a network device of its own, iWARP. ADDR becomes its address.
+need_siw() {
+	ADDR=10.9.2.1 ADDR6=fd09:2::1
+	if ! rdma link show siw0/1 >/dev/null 2>&1; then
+		modprobe siw
+		ip link add iw0 type veth peer name iw0 netns peer
+		ip -n peer link set iw0 up
+		ip addr add "$ADDR/24" dev iw0
+		ip -6 addr add "$ADDR6/64" dev iw0 nodad
+		ip link set iw0 up
+		rdma link add siw0 type siw netdev iw0
+	fi
+}
+
+# need_peer: a second network stack. `in_peer COMMAND` runs in it, with 10.9.0.2
+# on eth0 facing this guest's 10.9.0.1, and UDP port 4791 free.
+need_peer() { ip netns list | grep -qw peer; }
+in_peer() { ip netns exec peer "$@"; }
+
+# connect NQN [OPTION...]: connects the kernel's host and sets CTRL (nvme0).
+# The options go to nvme connect; `-a ADDRESS` there wins over ADDR.
+connect() {
+	local nqn=$1 said
+	shift
+	printf '$ nvme connect -t rdma -a %s -s %s -n %s %s\n' "$ADDR" "$PORT" "$nqn" "$*"
+	said=$(timeout 60 nvme connect -t rdma -a "$ADDR" -s "$PORT" -n "$nqn" -o json "$@" 2>&1) || {
+		echo "$said"
+		return 1
+	}
+	CTRL=$(grep -o 'nvme[0-9]*' <<<"$said" | tail -1)
+	[ -n "$CTRL" ] || { echo "nvme connect did not name a device: $said"; return 1; }
+}
+
+# disconnect NQN
+disconnect() { run timeout 60 nvme disconnect -n "$1"; }
+
+# disconnect_all ends all controllers of the kernel's host.
+disconnect_all() {
+	[ -n "$(ls /sys/class/nvme 2>/dev/null)" ] || return 0
+	run timeout 60 nvme disconnect-all
+}
+
+# find_ns NQN NSID prints the namespace's device, fails when there is none.
+find_ns() {
+	local disk
+	for disk in /sys/block/nvme*n*; do
+		[[ $disk != */nvme*c*n* ]] || continue
+		[ "$(cat "$disk/device/subsysnqn" 2>/dev/null)" = "$1" ] || continue
+		[ "$(cat "$disk/nsid" 2>/dev/null)" = "$2" ] || continue
+		echo "/dev/${disk##*/}"
+		return 0
+	done
+	return 1
+}
+
+# ns_dev NQN NSID waits for the namespace and sets DEV (/dev/nvme0n1).
+ns_dev() {
+	wait_until 20 find_ns "$1" "$2"
+	DEV=$(find_ns "$1" "$2")
+	wait_until 5 test -b "$DEV"
+}
+
+# ns_gone NQN NSID: no such namespace.
+ns_gone() { ! find_ns "$1" "$2" >/dev/null; }
+
+# dev_bytes DEV prints its size.
+dev_bytes() { blockdev --getsize64 "$1"; }
+
+# ctrl_state NAME prints what the kernel's host says of a controller: live,
+# connecting, resetting...
+ctrl_state() { cat "/sys/class/nvme/$1/state"; }
+
+# is_live NAME
+is_live() { [ "$(ctrl_state "$1")" = live ]; }

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// session runs scenarios one after the other, several in a boot. A scenario
+// that leaves the guest unusable costs the next one a new boot.
+type session struct {
+	ctx     context.Context // ends the guest and whatever waits for it
+	prep    prepared
+	dir     string // lab/out/TIME-NAME
+	routine []*regexp.Regexp
+	out     io.Writer // what the scenarios say
+
+	vm    *vm // nil: the next scenario boots
+	boots int
+	asked int // scenarios this boot was given
+}
+
+// result is how a scenario ended.
+type result struct {
+	scenario
+	faults []string // none: it passed
+	took   time.Duration
+	dir    string // its logs
+}
+
+// cleanupTime bounds what guest/scenarios.sh does after a script.
+const cleanupTime = 90 * time.Second
+
+// newSession prepares everything the scenarios need.
+func newSession(ctx context.Context, name string, scenarios []scenario, out io.Writer) (*session, error) {
+	prep, err := prepare()
+	if err != nil {
+		return nil, err
+	}
+	if err := prep.provide(scenarios); err != nil {
+		return nil, err
+	}
+	dir, err := newRun(prep.out, name)
+	if err != nil {
+		return nil, err
+	}
+	routine, err := loadPatterns(filepath.Join(prep.lab, "kernel-lines.txt"))
+	if err != nil {
+		return nil, err
+	}
+	latest := filepath.Join(prep.out, "latest")
+	os.Remove(latest)
+	if err := os.Symlink(dir, latest); err != nil {
+		return nil, err
+	}
+	return &session{ctx: ctx, prep: prep, dir: dir, routine: routine, out: out}, nil
+}
+
+// provide builds on the machine what the scenarios need of it.
+func (p prepared) provide(scenarios []scenario) error {
+	need := func(word string) bool {
+		return slices.ContainsFunc(scenarios, func(s scenario) bool { return slices.Contains(s.needs, word) })
+	}
+	if need("siw") {
+		if err := prepareModule(p.paths, p.kernel, siw); err != nil {
+			return err
+		}
+	}
+	if need("target") {
+		build := exec.Command("go", "build", "-o", filepath.Join(p.repo, "bin")+"/", "./cmd/...")
+		build.Dir = p.repo
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("go build ./cmd/...: %w: %s", err, out)
+		}
+	}
+	return nil
+}
+
+// run runs one scenario, booting a guest when there is none.
+func (s *session) run(sc scenario) result {
+	r := result{scenario: sc, dir: filepath.Join(s.dir, sc.name)}
+	if s.vm == nil {
+		if err := s.boot(); err != nil {
+			r.faults = append(r.faults, err.Error())
+			return r
+		}
+	}
+	start := time.Now()
+	r.faults = s.perform(sc)
+	r.took = time.Since(start)
+	return r
+}
+
+// boot starts a guest and waits until it takes scenarios.
+func (s *session) boot() error {
+	s.boots++
+	s.asked = 0
+	dir := filepath.Join(s.dir, fmt.Sprintf("boot%d", s.boots))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	v, err := startVM(s.ctx, s.prep.paths, s.prep.kernel, vmConfig{dir: dir, mode: "scenarios", timeout: 12 * time.Hour})
+	if err != nil {
+		return err
+	}
+	s.vm = v
+	if err := v.waitReady(s.ctx); err != nil {
+		s.stop(0)
+		return err
+	}
+	return nil
+}
+
+// perform gives the scenario to the guest and judges what came of it.
+func (s *session) perform(sc scenario) (faults []string) {
+	v := s.vm
+	s.asked++
+	order := fmt.Sprintf("%s %s %s\n", sc.name, seconds(sc.timeout), strings.Join(sc.needs, " "))
+	if err := writeAtomic(v.file(fmt.Sprintf("next.%d", s.asked)), order); err != nil {
+		return []string{err.Error()}
+	}
+	verdict, err := s.watch(sc)
+	if err != nil {
+		faults = append(faults, err.Error())
+		faults = append(faults, consoleTail(v.file("console.log"))...)
+	}
+	if verdict != "" && verdict != "0 clean" {
+		faults = append(faults, describe(verdict, sc.timeout))
+	}
+	if err != nil || !strings.HasSuffix(verdict, " clean") {
+		s.stop(time.Second)
+	}
+	folder := filepath.Join(s.dir, sc.name)
+	if err := os.Rename(v.file(sc.name), folder); err != nil {
+		return append(faults, err.Error())
+	}
+	kmsg, err := os.ReadFile(filepath.Join(folder, "dmesg"))
+	if err != nil {
+		return append(faults, fmt.Sprintf("the guest did not give the kernel's lines: %v", err))
+	}
+	return append(faults, judgeKernel(kernelLines(string(kmsg)), slices.Concat(s.routine, sc.may), sc.must)...)
+}
+
+// watch copies the scenario's output until its verdict is there.
+func (s *session) watch(sc scenario) (string, error) {
+	out := &tail{path: s.vm.file(filepath.Join(sc.name, "out")), w: s.out}
+	verdict := filepath.Join(sc.name, "verdict")
+	stop := time.Now().Add(sc.timeout + cleanupTime)
+	for {
+		text, err := s.vm.waitFile(s.ctx, verdict, 200*time.Millisecond)
+		out.copy()
+		if err == nil {
+			return text, nil
+		}
+		select {
+		case <-s.vm.done:
+			return "", err
+		case <-s.ctx.Done():
+			return "", s.ctx.Err()
+		default:
+		}
+		if time.Now().After(stop) {
+			return "", fmt.Errorf("no verdict in %s: the guest hangs", sc.timeout+cleanupTime)
+		}
+	}
+}
+
+// describe puts a verdict ("exit-code clean" or "exit-code left ...") into words.
+func describe(verdict string, timeout time.Duration) string {
+	code, rest, _ := strings.Cut(verdict, " ")
+	var words []string
+	switch code {
+	case "0":
+	case "124", "137":
+		words = append(words, fmt.Sprintf("the script did not end in %s", timeout))
+	default:
+		words = append(words, "the script failed: exit code "+code)
+	}
+	if rest != "clean" {
+		words = append(words, rest)
+	}
+	return strings.Join(words, "; ")
+}
+
+// consoleTail is the end of the guest's console: where a panic shows.
+func consoleTail(path string) []string {
+	b, err := os.ReadFile(path)
+	if err != nil || len(b) == 0 {
+		return nil
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return append([]string{"the end of " + path + ":"}, lines[max(0, len(lines)-15):]...)
+}
+
+// stop ends the boot.
+func (s *session) stop(grace time.Duration) {
+	if s.vm == nil {
+		return
+	}
+	// A guest that still takes orders powers itself off.
+	if err := writeAtomic(s.vm.file(fmt.Sprintf("next.%d", s.asked+1)), "end\n"); err != nil {
+		grace = 0
+	}
+	s.vm.stop(grace)
+	s.vm = nil
+}
+
+// close ends the session.
+func (s *session) close() { s.stop(15 * time.Second) }
+
+// writeAtomic writes a file that a reader sees either not at all or whole.
+func writeAtomic(path, text string) error {
+	if err := os.WriteFile(path+".part", []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".part", path)
+}
