@@ -1,0 +1,91 @@
+package icrc
+
+import "time"
+
+// Receiver checks the packets that come in on one flow. A UDP socket does not
+// show the IPv4 identification, which the ICRC covers: it is recovered from
+// the ICRC, and so that this costs no protection, it must be one that the peer
+// could have sent now. Peers count (Linux rxe, most hardware) or begin each
+// send at 0 (a UDP socket with segmentation offload).
+//
+// A Receiver belongs to one goroutine. The zero value with Flow set is ready.
+type Receiver struct {
+	Flow Flow
+
+	solve solver
+	next  uint16    // expected identification
+	doubt uint16    // what would follow the one that was refused last
+	known bool      // next was learned
+	at    time.Time // when next was learned
+}
+
+const (
+	// maxSegments is how many packets one send with segmentation offload makes.
+	maxSegments = 128
+	// maxSkip is how far a counting peer's identification may be ahead of the
+	// expected one (packets lost, or sent to others), maxBehind how far behind
+	// (packets reordered).
+	maxSkip   = 256
+	maxBehind = 64
+)
+
+// Check says whether the ICRC of the packet b is right. index is its place in
+// the datagram that receive offload glued together, 0 for a single one.
+func (r *Receiver) Check(b []byte, index int, now time.Time) bool {
+	if r.Flow.v6 {
+		return r.Flow.residue(b, 0) == 0
+	}
+	guess := r.next
+	if index == 0 && guess < maxSegments {
+		guess = 0 // a peer that begins at 0 does so with each datagram
+	}
+	d := r.Flow.residue(b, guess)
+	if d == 0 {
+		r.learn(guess, now)
+		return true
+	}
+	return r.recover(len(b), d, guess, now)
+}
+
+// recover finds the identification of a packet of n bytes for which guess left
+// d, and says whether to believe it.
+func (r *Receiver) recover(n int, d uint32, guess uint16, now time.Time) bool {
+	id, ok := r.solve.id(n, d)
+	fragment := false
+	if !ok {
+		if id, ok = r.solve.id(n, d^mul(pow(uint32(8*(n-Len))), fragmentEffect)); !ok {
+			return false
+		}
+		fragment = true
+	}
+	if id ^= guess; !r.plausible(id, now) {
+		return false
+	}
+	if fragment {
+		r.Flow.seed ^= fragmentEffect // the peer sets don't-fragment, or does not, always
+	}
+	if behind := r.next - id; behind > maxBehind || behind == 0 {
+		r.learn(id, now)
+	}
+	return true
+}
+
+// plausible says whether the peer may have sent that identification now. One
+// that is not is believed when its successor comes.
+func (r *Receiver) plausible(id uint16, now time.Time) bool {
+	skip := maxSkip + now.Sub(r.at).Milliseconds() // Linux skips up to one per tick
+	switch ahead := int64(id - r.next); {
+	case !r.known, id < maxSegments, ahead < skip, r.next-id <= maxBehind, id-r.doubt < maxBehind:
+		return true
+	}
+	r.doubt = id + 1
+	return false
+}
+
+func (r *Receiver) learn(id uint16, now time.Time) {
+	r.next, r.known, r.at = id+1, true, now
+}
+
+// fragmentEffect is what a missing don't-fragment bit changes in the CRC behind
+// the headers.
+var fragmentEffect = mul(pow(8*(v4Total-v4ID-2)), dontFragment)
