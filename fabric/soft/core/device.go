@@ -72,21 +72,34 @@ func (d *Device) Acquire() bool {
 // Close gives one reference back (fabric.Device).
 func (d *Device) Close() error {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.refs == 0 {
-		return nil
-	}
 	if c := d.Counts(); d.refs == 1 && c != (fabric.ObjectCounts{}) {
+		d.mu.Unlock()
 		return d.opError("close", fmt.Errorf("%w: %d QPs, %d CQs, %d SRQs, %d MRs are open", fabric.ErrBusy, c.QPs, c.CQs, c.SRQs, c.MRs))
 	}
-	if d.refs--; d.refs > 0 {
-		return nil
+	d.dropAndUnlock()
+	return nil
+}
+
+// Release gives back a reference that the provider itself took with Acquire;
+// unlike Close it cannot fail: with the last one the device is closed even when
+// the user has left objects open.
+func (d *Device) Release() {
+	d.mu.Lock()
+	d.dropAndUnlock()
+}
+
+// dropAndUnlock gives one reference back. finish runs without mu: it takes the
+// provider's lock, under which Acquire is called.
+func (d *Device) dropAndUnlock() {
+	last := d.refs == 1
+	d.refs = max(d.refs-1, 0)
+	if last {
+		close(d.events)
 	}
-	close(d.events)
-	if d.finish != nil {
+	d.mu.Unlock()
+	if last && d.finish != nil {
 		d.finish()
 	}
-	return nil
 }
 
 // Counts are the open objects.

@@ -24,7 +24,7 @@ type QP struct {
 	// Posts that find no room fail with these: no allocation to probe for it.
 	sendFull, recvFull error
 
-	// ORD is set by the connection manager before the state becomes RTS.
+	// Set by the connection manager before the state becomes RTS.
 	ord int
 
 	// Owner.
@@ -226,6 +226,9 @@ func (q *QP) Destroy() {
 	q.RecvCQ.Purge(q.num)
 	q.Abandon()
 }
+
+// Closed says whether the QP is destroyed, for any goroutine.
+func (q *QP) Closed() bool { return q.closed.Load() }
 
 // Abandon is Destroy for a QP that was never connected and so has no
 // completions. Any goroutine may call it: the owner's posts fail from then on.

@@ -180,21 +180,20 @@ func TestCloseUnderReader(t *testing.T) {
 		hits atomic.Int64
 		wg   sync.WaitGroup
 	)
-	for range 2 {
-		g := guards.New()
-		wg.Go(func() {
-			for !stop.Load() {
-				g.Enter()
-				if b, f := tab.Remote(0, key.Load(), addr.Load(), 4096, fabric.AccessRemoteRead); f == FaultNone {
-					for i := 0; i < len(b); i += 512 {
-						b[i]++ // a fault of the process if it was unmapped
-					}
-					hits.Add(1)
+	g := guards.New()
+	wg.Go(func() {
+		for !stop.Load() {
+			g.Enter()
+			if b, f := tab.Remote(0, key.Load(), addr.Load(), 4096, fabric.AccessRemoteRead); f == FaultNone {
+				for i := 0; i < len(b); i += 512 {
+					b[i]++ // a fault of the process if it was unmapped
 				}
-				g.Leave()
+				hits.Add(1)
 			}
-		})
-	}
+			g.Leave()
+			runtime.Gosched()
+		}
+	})
 	for range 100 {
 		m, err := fabric.AllocMemory(4096)
 		if err != nil {
