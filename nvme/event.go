@@ -2,8 +2,9 @@ package nvme
 
 import "fmt"
 
-// AsyncEventConfig is the value of feature 0Bh; bits 31:8 are also those of OAES
-// in Identify Controller (Base figures 275 and 325).
+// AsyncEventConfig is the value of feature 0Bh. OAES of Identify Controller says
+// with the same bits which notices there are, bit 10 apart, which LPA tells (Base
+// figures 275 and 325).
 type AsyncEventConfig uint32
 
 // Events that a host may ask for. Bits 7:0 are critical warnings of the SMART

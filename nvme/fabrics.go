@@ -1,5 +1,7 @@
 package nvme
 
+import "fmt"
+
 // The command views of this package are all a Command with names for what its
 // dwords hold. They are made by a method of Command, which does not check the
 // opcode: who dispatches has.
@@ -124,6 +126,30 @@ func InvalidParameter(off uint16, inData bool) uint64 {
 // ParseInvalidParameter is the reverse of InvalidParameter.
 func ParseInvalidParameter(result uint64) (off uint16, inData bool) {
 	return uint16(result), result&(1<<16) != 0
+}
+
+var connectSQEFields = map[uint16]string{
+	ConnectOffRecFmt: "record format", ConnectOffQID: "queue id", ConnectOffSQSize: "SQ size",
+	ConnectOffCATTR: "connect attributes", ConnectOffKATO: "keep alive timeout",
+}
+
+var connectDataFields = map[uint16]string{
+	ConnectDataOffHostID: "host id", ConnectDataOffCNTLID: "controller id",
+	ConnectDataOffSubNQN: "subsystem NQN", ConnectDataOffHostNQN: "host NQN",
+}
+
+// ConnectParameter names the parameter that the result of a Connect with
+// ConnectInvalidParameters points at.
+func ConnectParameter(result uint64) string {
+	off, inData := ParseInvalidParameter(result)
+	fields, where := connectSQEFields, "command"
+	if inData {
+		fields, where = connectDataFields, "data"
+	}
+	if name, ok := fields[off]; ok {
+		return name
+	}
+	return fmt.Sprintf("byte %d of the %s", off, where)
 }
 
 // PropertyCommand is the SQE of Property Get and Property Set (NVMe-oF 3.4, 3.5).

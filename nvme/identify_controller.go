@@ -103,6 +103,7 @@ const (
 	ONCSTimestamp          uint16 = 1 << 6
 	ONCSVerify             uint16 = 1 << 7
 	ONCSCopy               uint16 = 1 << 8
+	ONCSNamespaceZeroes    uint16 = 1 << 12 // NSZ of Write Zeroes
 )
 
 // FUSESCompareWrite is bit 0 of FUSES, byte 522.

@@ -53,6 +53,33 @@ const (
 	FabricsDisconnect  FabricsType = 0x08
 )
 
+var fabricsTypeNames = map[FabricsType]string{
+	FabricsPropertySet: "Property Set", FabricsConnect: "Connect", FabricsPropertyGet: "Property Get",
+	FabricsAuthSend: "Authentication Send", FabricsAuthReceive: "Authentication Receive",
+	FabricsDisconnect: "Disconnect",
+}
+
+func (t FabricsType) String() string { return nameOf(fabricsTypeNames, t, "fabrics command") }
+
+// DataDirection is the direction of the data that a command may have: bits 1:0
+// of its opcode, or of its fabrics command type.
+type DataDirection uint8
+
+// Data directions.
+const (
+	DataNone         DataDirection = 0
+	DataToController DataDirection = 1
+	DataToHost       DataDirection = 2
+	DataBoth         DataDirection = 3
+)
+
+// Direction is bits 1:0 of the opcode. A fabrics command has the direction of
+// its FabricsType.
+func (o Opcode) Direction() DataDirection { return DataDirection(o & 3) }
+
+// Direction is bits 1:0 of the type.
+func (t FabricsType) Direction() DataDirection { return DataDirection(t & 3) }
+
 var adminNames = map[Opcode]string{
 	AdminGetLogPage: "Get Log Page", AdminIdentify: "Identify", AdminAbort: "Abort",
 	AdminSetFeatures: "Set Features", AdminGetFeatures: "Get Features",

@@ -34,31 +34,53 @@ const (
 	MetadataSGLLengthInvalid Status = 0x010
 	SGLTypeInvalid           Status = 0x011
 	PRPOffsetInvalid         Status = 0x013
+	AtomicWriteUnitExceeded  Status = 0x014
+	OperationDenied          Status = 0x015
 	SGLOffsetInvalid         Status = 0x016
 	HostIDInconsistent       Status = 0x018
 	KeepAliveExpired         Status = 0x019
 	KeepAliveInvalid         Status = 0x01A
 	AbortedPreempt           Status = 0x01B
+	SanitizeFailed           Status = 0x01C
+	SanitizeInProgress       Status = 0x01D
 	SGLDataBlockGranularity  Status = 0x01E
 	NamespaceWriteProtected  Status = 0x020
 	CommandInterrupted       Status = 0x021
 	TransientTransport       Status = 0x022
+	ProhibitedByLockdown     Status = 0x023
+	MediaNotReady            Status = 0x024
 	LBAOutOfRange            Status = 0x080
 	CapacityExceeded         Status = 0x081
 	NamespaceNotReady        Status = 0x082
 	ReservationConflict      Status = 0x083
+	FormatInProgress         Status = 0x084
 )
 
-// Command specific statuses (Base figure 96, NVMe-oF 3.3).
+// Command specific statuses (Base figure 96, NVMe-oF 3.3). Codes from 180h on
+// depend on the command: those of Connect and those of the NVM command set are
+// the same numbers.
 const (
 	InvalidQueueID            Status = 0x101
 	InvalidQueueSize          Status = 0x102
 	AbortLimitExceeded        Status = 0x103
 	AsyncEventLimitExceeded   Status = 0x105
 	InvalidLogPage            Status = 0x109
+	InvalidFormat             Status = 0x10A
 	FeatureNotSaveable        Status = 0x10D
 	FeatureNotChangeable      Status = 0x10E
 	FeatureNotNamespace       Status = 0x10F
+	OverlappingRange          Status = 0x114
+	NamespaceCapacity         Status = 0x115
+	NamespaceIDUnavailable    Status = 0x116
+	NamespaceAttached         Status = 0x118
+	NamespacePrivate          Status = 0x119
+	NamespaceNotAttached      Status = 0x11A
+	InvalidControllerID       Status = 0x11F
+	ANAGroupInvalid           Status = 0x124
+	CommandSetNotSupported    Status = 0x129
+	CommandSetNotEnabled      Status = 0x12A
+	CommandSetsRejected       Status = 0x12B
+	InvalidCommandSet         Status = 0x12C
 	ConnectIncompatibleFormat Status = 0x180
 	ConnectControllerBusy     Status = 0x181
 	ConnectInvalidParameters  Status = 0x182
@@ -77,12 +99,17 @@ const (
 const (
 	WriteFault           Status = 0x280
 	UnrecoveredReadError Status = 0x281
+	GuardCheck           Status = 0x282
+	ApplicationTagCheck  Status = 0x283
+	ReferenceTagCheck    Status = 0x284
 	CompareFailure       Status = 0x285
 	AccessDenied         Status = 0x286
+	DeallocatedBlock     Status = 0x287
 	InternalPathError    Status = 0x300
 	ANAPersistentLoss    Status = 0x301
 	ANAInaccessible      Status = 0x302
 	ANATransition        Status = 0x303
+	ControllerPathError  Status = 0x360
 	HostPathError        Status = 0x370
 	HostAborted          Status = 0x371
 )
@@ -99,16 +126,53 @@ func (s Status) SCT() uint8 { return uint8(s>>8) & 7 }
 // DNR says whether the do-not-retry bit is set.
 func (s Status) DNR() bool { return s&StatusDNR != 0 }
 
+// More says whether the error log has more.
+func (s Status) More() bool { return s&StatusMore != 0 }
+
+// CRD is the command retry delay: 0 for none, or which of CRDT1 to CRDT3 of
+// Identify Controller.
+func (s Status) CRD() uint8 { return uint8(s>>11) & 3 }
+
+// WithCRD sets CRD.
+func (s Status) WithCRD(n uint8) Status { return s&^(3<<11) | Status(n&3)<<11 }
+
 // OK says whether the command succeeded.
 func (s Status) OK() bool { return s.Code() == Success }
 
 // Error makes Status usable with errors.Is; commands report *StatusError.
 func (s Status) Error() string { return s.String() }
 
+// String is the status in words, with its number. Codes that mean one thing for
+// Connect and another for I/O commands are told with both; StatusText knows.
 func (s Status) String() string {
 	text, ok := statusNames[s.Code()]
-	if !ok {
-		text = "unknown status"
+	if fabrics, both := fabricsNames[s.Code()]; both && ok {
+		text = fabrics + ", or " + text
+	} else if both {
+		text, ok = fabrics, true
+	}
+	return s.format(text, ok)
+}
+
+// StatusText is s in words, as a command of opcode o has to read it: from 180h
+// on the command specific codes of fabrics commands and of the NVM command set
+// overlap (Base figure 97).
+func StatusText(s Status, o Opcode) string {
+	if o == CmdFabrics {
+		if text, ok := fabricsNames[s.Code()]; ok {
+			return s.format(text, true)
+		}
+	}
+	if text, ok := statusNames[s.Code()]; ok {
+		return s.format(text, true)
+	}
+	text, ok := fabricsNames[s.Code()]
+	return s.format(text, ok)
+}
+
+func (s Status) format(text string, known bool) string {
+	if !known {
+		text = unknownText(s)
 	}
 	if s.DNR() {
 		return fmt.Sprintf("%s (%#x, do not retry)", text, uint16(s.Code()))
@@ -116,17 +180,43 @@ func (s Status) String() string {
 	return fmt.Sprintf("%s (%#x)", text, uint16(s.Code()))
 }
 
+func unknownText(s Status) string {
+	switch s.SCT() {
+	case 0:
+		return "unknown generic status"
+	case 1:
+		return "unknown command specific status"
+	case 2:
+		return "unknown media or data integrity error"
+	case 3:
+		return "unknown path error"
+	case 7:
+		return "vendor specific status"
+	}
+	return "unknown status"
+}
+
 // StatusError is a failed command at an API.
 type StatusError struct {
 	Status Status
 	Opcode Opcode
+	FCType FabricsType // when Opcode is CmdFabrics
 	QID    uint16
 	CID    uint16
-	Admin  bool // which set Opcode is of
+	Admin  bool   // which set Opcode is of
+	Result uint64 // of the CQE: where an invalid Connect parameter is
 }
 
 func (e *StatusError) Error() string {
-	return fmt.Sprintf("%s: %v", OpcodeName(e.Opcode, e.Admin), e.Status)
+	name := OpcodeName(e.Opcode, e.Admin)
+	if e.Opcode == CmdFabrics {
+		name = e.FCType.String()
+	}
+	text := fmt.Sprintf("%s: %s", name, StatusText(e.Status, e.Opcode))
+	if e.Opcode == CmdFabrics && e.FCType == FabricsConnect && e.Status.Code() == ConnectInvalidParameters {
+		text += ": " + ConnectParameter(e.Result)
+	}
+	return text
 }
 
 // Is matches a Status of the same code, whatever its DNR bit.
