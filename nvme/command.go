@@ -21,10 +21,12 @@ func (c Command) Opcode() Opcode { return Opcode(c[0]) }
 // Flags is byte 1: bits 1:0 FUSE, bits 7:6 PSDT.
 func (c Command) Flags() uint8 { return c[1] }
 
-// Fuse is the fused operation field.
+// Fuse is the fused operation field: one of the Fuse constants, or 3, which is
+// reserved.
 func (c Command) Fuse() uint8 { return c[1] & 3 }
 
-// PSDT says how PRPs or SGLs describe the data; fabrics demand 1 (NVMe-oF 2.1).
+// PSDT says how PRPs or SGLs describe the data: one of the PSDT constants, or 3,
+// which is reserved. Fabrics demand PSDTSGL (NVMe-oF 2.1).
 func (c Command) PSDT() uint8 { return c[1] >> 6 }
 
 // CID is the command identifier, opaque to the controller.
@@ -81,8 +83,22 @@ func (c Command) SetSLBA(lba uint64) { le.PutUint64(c[40:], lba) }
 // SetNLB sets the number of logical blocks, 1 to 65536.
 func (c Command) SetNLB(n uint32) { le.PutUint16(c[48:], uint16(n-1)) }
 
+// Values of PSDT (Base figure 87).
+const (
+	PSDTPRP        uint8 = 0
+	PSDTSGL        uint8 = 1 // metadata, if any, is contiguous at MPTR
+	PSDTSGLSegment uint8 = 2 // MPTR is the address of an SGL segment
+)
+
+// Values of FUSE.
+const (
+	FuseNone   uint8 = 0
+	FuseFirst  uint8 = 1
+	FuseSecond uint8 = 2
+)
+
 // FlagsSGL is byte 1 of a fabrics SQE: PSDT 01b.
-const FlagsSGL = 0x40
+const FlagsSGL = PSDTSGL << 6
 
 // SGL is a view of a 16-byte SGL descriptor (Base 4.1.2).
 type SGL []byte

@@ -1,5 +1,11 @@
 package nvme
 
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
 // Sizes in bytes of log page 70h: a header, then entries.
 const (
 	DiscoveryHeaderSize = 1024
@@ -115,6 +121,33 @@ func (e *DiscoveryEntry) visit(l layout) {
 	raw(l, 256, e.SUBNQN[:])
 	raw(l, 512, e.TRADDR[:])
 	raw(l, 768, e.TSAS[:])
+}
+
+// SetAddr sets ADRFAM, TRADDR and TRSVCID to an IP address and a port. The zone
+// of a link-local address means nothing to others and is left out.
+func (e *DiscoveryEntry) SetAddr(a netip.AddrPort) {
+	ip := a.Addr().Unmap().WithZone("")
+	e.ADRFAM = FamilyIPv4
+	if ip.Is6() {
+		e.ADRFAM = FamilyIPv6
+	}
+	PutText(e.TRADDR[:], ip.String())
+	PutText(e.TRSVCID[:], strconv.Itoa(int(a.Port())))
+}
+
+// Addr is the IP address and port of TRADDR and TRSVCID. It fails when they are
+// not numeric, or are not of the family of ADRFAM.
+func (e *DiscoveryEntry) Addr() (netip.AddrPort, error) {
+	addr, service := Text(e.TRADDR[:]), Text(e.TRSVCID[:])
+	ip, err := netip.ParseAddr(addr)
+	if err != nil || ip.Is4() != (e.ADRFAM == FamilyIPv4) || ip.Is6() != (e.ADRFAM == FamilyIPv6) {
+		return netip.AddrPort{}, fmt.Errorf("nvme: transport address %q: not of family %v", addr, e.ADRFAM)
+	}
+	port, err := strconv.ParseUint(service, 10, 16)
+	if err != nil || port == 0 {
+		return netip.AddrPort{}, fmt.Errorf("nvme: transport service %q: not a port", service)
+	}
+	return netip.AddrPortFrom(ip, uint16(port)), nil
 }
 
 // SetRDMA makes TSAS that of RDMA.
