@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/nvmf-go/nvmf/internal/captures"
 )
 
 // Packets of a kernel's rxe, from the IP header on.
@@ -284,4 +286,34 @@ func BenchmarkSeal(b *testing.B) {
 			r.Check(p, 0, time.Time{})
 		}
 	})
+}
+
+// Every packet of every capture, in order of each flow: the ICRC is that of
+// the kernel, and a receiver that does not see the identification finds it.
+func TestCaptures(t *testing.T) {
+	checked := 0
+	for _, name := range captures.Names() {
+		receivers := map[Flow]*Receiver{}
+		for _, p := range captures.RoCE(name) {
+			ip := splitIP(p.IP)
+			if d := ip.flow.residue(ip.b, ip.id); d != 0 {
+				t.Fatalf("%s frame %d: ICRC off by %08x", name, p.Frame, d)
+			}
+			r := receivers[ip.flow]
+			if r == nil {
+				r = &Receiver{Flow: ip.flow}
+				receivers[ip.flow] = r
+			}
+			if !r.Check(ip.b, 0, p.Time) {
+				t.Errorf("%s frame %d: refused", name, p.Frame)
+			}
+			if !ip.flow.V6() && r.next != ip.id+1 {
+				t.Errorf("%s frame %d: next is %d behind %d", name, p.Frame, r.next, ip.id)
+			}
+			checked++
+		}
+	}
+	if checked < 1000 {
+		t.Errorf("only %d packets", checked)
+	}
 }
