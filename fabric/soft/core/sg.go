@@ -114,3 +114,6 @@ func Atomic(op fabric.Opcode, b []byte, compare, swapAdd uint64) (old uint64, ok
 		}
 	}
 }
+
+// HostBytes is the memory of an atomic's old value, in host byte order.
+func HostBytes(v *uint64) []byte { return (*[AtomicSize]byte)(unsafe.Pointer(v))[:] }
