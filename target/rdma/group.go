@@ -1,0 +1,354 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/target"
+)
+
+// The pools of a group.
+const (
+	dataPool  = iota // I/O
+	adminPool        // admin queues, and Connect
+	numPools
+)
+
+// pollBatch is how many completions are taken from a CQ at a time.
+const pollBatch = 128
+
+// group is a poll group: one goroutine (run) and what it owns.
+type group struct {
+	// Constant.
+
+	t     *Transport
+	index int // in Transport.groups
+	cfg   *Config
+	core  *target.Group
+	pools [numPools]*pool
+	held  int64         // taken from the budget for them
+	ended chan struct{} // closed when run returns, with err set
+	err   error
+
+	closed bool // owned by Transport.Close: the pools are gone
+
+	// Owned by the goroutine.
+
+	cqs       []*cq
+	conns     []*conn // by index; nil when free
+	freeConns []uint32
+	nextGen   uint32
+	waiting   [numPools]fifo // requests that want buffers
+	dirty     []*conn        // have something to post
+	settling  []*conn        // may have come to their end
+	draining  []*conn        // closing, with shared receives
+	srqs      []*srq         // have receives to post
+	released  bool           // buffers came back since serve
+	batch     batch
+	wc        [pollBatch]fabric.Completion
+	stats     GroupStats
+
+	// Any goroutine.
+
+	queues   atomic.Int32 // connections, those being set up included
+	sleeping atomic.Bool
+	waker    chan struct{} // one place
+	pending  atomic.Bool   // msgs is not empty
+
+	mu      sync.Mutex
+	msgs    []func()
+	spare   []func() // the other half of msgs
+	stopped bool     // takes no more messages
+}
+
+func newGroup(t *Transport, index int) (_ *group, err error) {
+	g := &group{
+		t: t, index: index, cfg: &t.cfg, nextGen: rand.Uint32(),
+		waker: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	sizes := [numPools]int{dataPool: t.cfg.dataPool(), adminPool: t.cfg.adminPool()}
+	for i, size := range sizes {
+		if g.pools[i], err = newPool(size, t.cfg.MaxTransfer); err != nil {
+			return nil, errors.Join(fmt.Errorf("buffers of a poll group: %w", err), g.closePools())
+		}
+		g.held += int64(g.pools[i].mem.Len())
+	}
+	if !t.memory.take(g.held) {
+		return nil, errors.Join(fmt.Errorf("buffers of a poll group: %w", errMemory), g.closePools())
+	}
+	if g.core, err = t.target.NewGroup(target.GroupConfig{Run: g.post, Wake: g.wake}); err != nil {
+		t.memory.give(g.held)
+		return nil, errors.Join(err, g.closePools())
+	}
+	return g, nil
+}
+
+func (g *group) closePools() (err error) {
+	for _, p := range g.pools {
+		if p != nil {
+			err = errors.Join(err, p.mem.Close())
+		}
+	}
+	return err
+}
+
+// post has fn run on the group's goroutine, in order. It is false when the
+// group has ended.
+func (g *group) post(fn func()) bool {
+	g.mu.Lock()
+	if g.stopped {
+		g.mu.Unlock()
+		return false
+	}
+	g.msgs = append(g.msgs, fn)
+	g.pending.Store(true)
+	g.mu.Unlock()
+	g.wake()
+	return true
+}
+
+// call runs fn on the group's goroutine and waits for it. It is false when the
+// group has ended.
+func (g *group) call(fn func()) bool {
+	done := make(chan struct{})
+	if !g.post(func() { fn(); close(done) }) {
+		return false
+	}
+	<-done
+	return true
+}
+
+// wake ends the group's sleep, if it sleeps.
+func (g *group) wake() {
+	if g.sleeping.Load() && g.sleeping.Swap(false) {
+		select {
+		case g.waker <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// run is the goroutine of the group. It returns when stop has been called.
+func (g *group) run() {
+	defer close(g.ended)
+	for !g.stopped { // only the goroutine itself sets it
+		if !g.turn() {
+			g.idle()
+		}
+	}
+	g.takeMessages() // those that were posted before it was set
+	g.err = g.core.Close()
+}
+
+// stop ends run. It is called as a message, when no connection is left.
+func (g *group) stop() {
+	g.mu.Lock()
+	g.stopped = true
+	g.mu.Unlock()
+}
+
+// turn is one pass of the loop. It is false when there was nothing to do.
+func (g *group) turn() bool {
+	g.stats.Turns++
+	g.core.Tick()
+	busy := g.pollCQs()
+	busy = g.takeMessages() || busy
+	g.serve()
+	g.core.Submit()
+	busy = g.core.Poll() > 0 || busy
+	g.flush()
+	g.drain()
+	g.settle()
+	return busy || g.released || len(g.draining) > 0
+}
+
+// idle spins as configured, then sleeps until woken.
+func (g *group) idle() {
+	switch g.cfg.Poll {
+	case PollBusy:
+		runtime.Gosched()
+		return
+	case PollAdaptive:
+		if g.spin() {
+			return
+		}
+	}
+	g.sleeping.Store(true)
+	g.arm()
+	if !g.turn() && !g.stopped {
+		g.stats.Sleeps++
+		<-g.waker
+	}
+	g.sleeping.Store(false)
+}
+
+// spin looks for work for a bounded time, and says whether it found some.
+func (g *group) spin() bool {
+	for end := time.Now().Add(g.cfg.Spin); time.Now().Before(end); {
+		runtime.Gosched()
+		if g.turn() {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *group) arm() {
+	for _, q := range g.cqs {
+		if err := q.cq.Arm(); err != nil {
+			g.cqFailed(q, err)
+		}
+	}
+	g.core.Arm()
+}
+
+func (g *group) takeMessages() bool {
+	if !g.pending.Load() {
+		return false
+	}
+	g.mu.Lock()
+	msgs := g.msgs
+	g.msgs, g.spare = g.spare[:0], msgs
+	g.pending.Store(false)
+	g.mu.Unlock()
+	for i, fn := range msgs {
+		fn()
+		msgs[i] = nil
+	}
+	return true
+}
+
+// pollCQs takes the completions that are there.
+func (g *group) pollCQs() (busy bool) {
+	for _, q := range g.cqs {
+		n, err := q.cq.Poll(g.wc[:])
+		for i := range g.wc[:n] {
+			g.completed(q, &g.wc[i])
+		}
+		g.stats.Completions += uint64(n)
+		busy = busy || n > 0
+		q.emptied = n < len(g.wc)
+		if err != nil {
+			g.cqFailed(q, err)
+		}
+	}
+	return busy
+}
+
+// completed gives a completion to its connection.
+func (g *group) completed(q *cq, wc *fabric.Completion) {
+	kind := idKind(wc.ID)
+	if kind == wrSharedRecv {
+		q.dev.sharedRecv(wc)
+		return
+	}
+	i := idConn(wc.ID)
+	if int(i) >= len(g.conns) || g.conns[i] == nil {
+		g.stats.Stale++
+		return
+	}
+	if kind == wrRecv {
+		g.conns[i].receive(wc)
+	} else {
+		g.conns[i].sendDone(wc)
+	}
+}
+
+// cqFailed ends the connections of a CQ that works no more. Their completions
+// will not come.
+func (g *group) cqFailed(q *cq, err error) {
+	for _, c := range g.conns {
+		if c != nil && c.cq == q {
+			c.end(fmt.Errorf("completion queue failed: %w", err))
+			c.force()
+		}
+	}
+}
+
+// acquire finds the buffers of a request. It is false when it has to wait.
+func (g *group) acquire(s *slot) bool {
+	p := g.pools[s.pool]
+	var data, scratch int
+	n := s.dataBytes()
+	if n > 0 {
+		if data = p.get(n, s.blocks[:maxPieces]); data == 0 {
+			return false
+		}
+	}
+	if s.transfer.Scratch > 0 {
+		if scratch = p.get(s.transfer.Scratch, s.blocks[data:data+maxPieces]); scratch == 0 {
+			p.putAll(s.blocks[:data])
+			return false
+		}
+	}
+	s.pieces = uint8(data + scratch)
+	s.viewCapsule()
+	if data > 0 {
+		s.Bufs = p.views(s.vecs[:0], s.blocks[:data], n)
+	}
+	if scratch > 0 {
+		used := len(s.Bufs)
+		s.Scratch = p.views(s.vecs[used:used], s.blocks[data:data+scratch], s.transfer.Scratch)
+	}
+	return true
+}
+
+// possible says whether the pool could ever serve the request. Config is
+// checked so that it can.
+func (g *group) possible(s *slot) bool {
+	p := g.pools[s.pool]
+	need := pagesOf(s.dataBytes()) + pagesOf(s.transfer.Scratch)
+	return need <= p.pages && uint64(s.transfer.Scratch) <= p.capacity()
+}
+
+// releaseBuffers gives back what acquire found.
+func (g *group) releaseBuffers(s *slot) {
+	s.Bufs, s.Scratch = nil, nil
+	if s.pieces == 0 {
+		return
+	}
+	g.pools[s.pool].putAll(s.blocks[:s.pieces])
+	s.pieces = 0
+	g.released = g.released || g.waiting[s.pool].n > 0
+}
+
+// serve gives buffers to the requests that wait, in order: the first of a FIFO
+// is never passed by, so a large request is not starved by small ones.
+func (g *group) serve() {
+	g.released = false
+	for i := range g.waiting {
+		f := &g.waiting[i]
+		for f.head != nil && g.acquire(f.head) {
+			s := f.pop()
+			s.conn.proceed(s)
+		}
+	}
+}
+
+// flush posts what the turn has gathered.
+func (g *group) flush() {
+	for _, q := range g.srqs {
+		q.flush()
+	}
+	g.srqs = g.srqs[:0]
+	for _, c := range g.dirty {
+		c.flush()
+	}
+	g.dirty = g.dirty[:0]
+}
+
+// settle looks after connections that may have come to their end.
+func (g *group) settle() {
+	for i := 0; i < len(g.settling); i++ { // it can grow
+		c := g.settling[i]
+		c.settling = false
+		c.settleNow()
+	}
+	g.settling = g.settling[:0]
+}

@@ -1,0 +1,216 @@
+package rdma
+
+import (
+	"github.com/nvmf-go/nvmf/nvme"
+	"github.com/nvmf-go/nvmf/target"
+)
+
+// Bytes of the SQE that a refusal points at.
+const (
+	sglOffset     = 24
+	sglTypeOffset = 39
+)
+
+// take gets a free slot.
+func (c *conn) take() *slot {
+	s := c.free
+	c.free, s.next = s.next, nil
+	c.busy++
+	return s
+}
+
+// start is state new: the capsule p is in slot s.
+func (c *conn) start(s *slot, p capsule) {
+	s.state = slotNew
+	s.recv = p.recv
+	s.sgl, s.transfer = dataSGL{}, target.Transfer{}
+	s.Result, s.Status, s.DataLength, s.SGLLength = 0, 0, 0, 0
+	area := &c.recvs
+	if c.shared {
+		area = &c.dev.srq.recvs
+	}
+	s.Cmd = area.sqe(p.recv)
+	if c.shared {
+		copy(s.sqe[:], s.Cmd)
+		s.Cmd = s.sqe[:]
+	}
+	ok := c.prepare(s, area.capsuleData(p.recv, p.n))
+	if c.shared {
+		c.unhook(s)
+	}
+	switch {
+	case !ok:
+		c.respond(s)
+	case s.dataBytes() > 0 || s.transfer.Scratch > 0:
+		c.wantBuffers(s)
+	default:
+		s.viewCapsule()
+		c.proceed(s)
+	}
+}
+
+// prepare finds out what data the command moves. It is false when the command
+// has ended, with its status.
+func (c *conn) prepare(s *slot, data []byte) bool {
+	if s.Cmd.PSDT() == 1 && mayMoveData(s.Cmd) {
+		var st nvme.Status
+		if s.sgl, st = parseSGL(s.Cmd, data, c.group.cfg.MaxSGL); !st.OK() {
+			return s.fail(c.queue.Reject(&s.Request, st, sglOffset))
+		}
+		s.SGLLength = s.sgl.total
+	}
+	tr, st := c.queue.Prepare(&s.Request)
+	switch {
+	case !st.OK():
+		return s.fail(st)
+	case tr.Dir == target.ControllerToHost && s.sgl.capsule != nil:
+		return s.fail(c.queue.Reject(&s.Request, nvme.InvalidField|nvme.StatusDNR, sglTypeOffset))
+	case tr.Dir != target.NoData && uint64(tr.Length) > s.sgl.total:
+		return s.fail(c.queue.Reject(&s.Request, nvme.DataSGLLengthInvalid|nvme.StatusDNR, sglOffset))
+	}
+	s.transfer = tr
+	s.pool = c.poolFor(s.Cmd)
+	return true
+}
+
+// mayMoveData says whether the opcode, or the type of a fabrics command, is of
+// those that move data (Base figure 87). The SGL of others is not looked at.
+func mayMoveData(cmd nvme.Command) bool {
+	op := uint8(cmd.Opcode())
+	if cmd.Opcode() == nvme.CmdFabrics {
+		op = uint8(cmd.FCType())
+	}
+	return op&3 != 0
+}
+
+// poolFor is the index of the pool that the command's buffers come from.
+func (c *conn) poolFor(cmd nvme.Command) uint8 {
+	if c.qid == 0 || cmd.Opcode() == nvme.CmdFabrics {
+		return adminPool
+	}
+	return dataPool
+}
+
+// fail sets the final status and returns false.
+func (s *slot) fail(st nvme.Status) bool {
+	s.Status, s.DataLength = st, 0
+	return false
+}
+
+// refuse ends a request that the core does not have, with an error status.
+func (c *conn) refuse(s *slot, st nvme.Status, loc int) {
+	s.fail(c.queue.Reject(&s.Request, st, loc))
+	c.respond(s)
+}
+
+// viewCapsule lets Bufs name the data in the capsule, when it is there.
+func (s *slot) viewCapsule() {
+	if s.Bufs == nil && s.sgl.capsule != nil && s.transfer.Length > 0 {
+		s.vecs[0] = s.sgl.capsule[:s.transfer.Length]
+		s.Bufs = s.vecs[:1]
+	}
+}
+
+// unhook gives a shared receive back as early as it can be: at once without
+// data in the capsule; with data when receives are short and a buffer is to be
+// had, so that a slow backend does not hold the receives of others.
+func (c *conn) unhook(s *slot) {
+	switch {
+	case s.sgl.capsule == nil && len(s.sgl.keyed) <= nvme.SGLSize && s.Status.OK():
+		// One descriptor is in the SQE, of which the slot has a copy. A list of
+		// one in the capsule is not.
+		if s.Cmd.SGL1().Type() == nvme.SGLLastSegment {
+			return
+		}
+	case !s.Status.OK():
+	case s.sgl.capsule != nil && c.dev.srq.low() && c.copyOut(s):
+	default:
+		return
+	}
+	c.dropRecv(s.recv)
+	s.recv = noRecv
+}
+
+// copyOut moves the data in the capsule to a buffer, if one is free.
+func (c *conn) copyOut(s *slot) bool {
+	n := s.transfer.Length
+	if n == 0 || s.transfer.Scratch > 0 || c.group.waiting[s.pool].n > 0 {
+		return false
+	}
+	p := c.group.pools[s.pool]
+	got := p.get(n, s.blocks[:maxPieces])
+	if got == 0 {
+		return false
+	}
+	s.pieces = uint8(got)
+	s.Bufs = p.views(s.vecs[:0], s.blocks[:got], n)
+	data := s.sgl.capsule
+	for _, b := range s.Bufs {
+		data = data[copy(b, data):]
+	}
+	return true
+}
+
+// wantBuffers gives the request its buffers, or a place in the pool's FIFO.
+func (c *conn) wantBuffers(s *slot) {
+	g := c.group
+	if g.waiting[s.pool].n == 0 && g.acquire(s) {
+		c.proceed(s)
+		return
+	}
+	if !g.possible(s) {
+		c.refuse(s, nvme.InternalError, -1)
+		return
+	}
+	s.state = slotWantBuffer
+	c.stats.BufferWaits++
+	g.waiting[s.pool].push(s)
+}
+
+// proceed goes on with a request that has its buffers.
+func (c *conn) proceed(s *slot) {
+	if s.transfer.Dir == target.HostToController && s.dataBytes() > 0 {
+		c.wantRead(s)
+		return
+	}
+	c.execute(s)
+}
+
+// wantRead lets the data be fetched at the end of the turn, or when earlier
+// READs have ended.
+func (c *conn) wantRead(s *slot) {
+	s.state = slotWantRead
+	s.cur = cursor{left: s.transfer.Length}
+	c.readq.push(s)
+	c.markDirty()
+}
+
+// execute gives the request to the core, which ends it in Complete.
+func (c *conn) execute(s *slot) {
+	s.state = slotExecuting
+	c.queue.Execute(&s.Request)
+}
+
+// respond lets data and response be posted at the end of the turn, or when
+// there is room for them.
+func (c *conn) respond(s *slot) {
+	s.state = slotWantSend
+	c.sendq.push(s)
+	c.markDirty()
+}
+
+// home ends the request: what it held is free, and so is its slot.
+func (c *conn) home(s *slot) {
+	c.group.releaseBuffers(s)
+	if s.recv != noRecv {
+		c.dropRecv(s.recv)
+		s.recv = noRecv
+	}
+	s.Cmd, s.sgl = nil, dataSGL{}
+	s.state = slotFree
+	s.next, c.free = c.free, s
+	c.busy--
+	if c.waiting.len() > 0 && !c.closing {
+		c.start(c.take(), c.waiting.pop())
+	}
+}
