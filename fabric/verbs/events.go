@@ -1,0 +1,105 @@
+//go:build linux && cgo && !nordma
+
+package verbs
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nvmf-go/nvmf/fabric"
+)
+
+func (d *device) Events() <-chan fabric.Event { return d.events }
+
+// emit drops the event when nobody reads.
+func (d *device) emit(kind fabric.EventKind, port uint8) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.eventsUp {
+		return
+	}
+	select {
+	case d.events <- fabric.Event{Kind: kind, Device: d.name, Port: port, Time: time.Now()}:
+	default:
+	}
+}
+
+// drainAsync runs in the device's event routine.
+func (d *device) drainAsync() {
+	var ev C.struct_vb_async
+	for C.vb_async_next(d.ctx, &ev) > 0 {
+		d.handleAsync(int(ev._type), uint32(ev.qpn), uint8(ev.port), uintptr(ev.cq))
+	}
+}
+
+func (d *device) handleAsync(kind int, qpn uint32, port uint8, cq uintptr) {
+	switch kind {
+	case C.IBV_EVENT_PORT_ACTIVE:
+		d.emit(fabric.EventPortUp, port)
+	case C.IBV_EVENT_PORT_ERR:
+		d.emit(fabric.EventPortDown, port)
+	case C.IBV_EVENT_GID_CHANGE:
+		d.emit(fabric.EventGIDChange, port)
+	case C.IBV_EVENT_DEVICE_FATAL:
+		d.emit(fabric.EventDeviceFatal, 0)
+		d.forget()
+	case C.IBV_EVENT_CQ_ERR:
+		d.cqFailed(cq)
+	case C.IBV_EVENT_COMM_EST:
+		if c := d.connOf(qpn); c != nil {
+			c.communicationEstablished()
+		}
+	case C.IBV_EVENT_QP_FATAL, C.IBV_EVENT_QP_REQ_ERR, C.IBV_EVENT_QP_ACCESS_ERR, C.IBV_EVENT_QP_LAST_WQE_REACHED:
+		if c := d.connOf(qpn); c != nil {
+			c.leave(fmt.Errorf("%w: %s", fabric.ErrQPError, qpEvents[kind]))
+		}
+	}
+}
+
+// qpEvents says what the asynchronous events of a QP mean.
+var qpEvents = map[int]string{
+	C.IBV_EVENT_QP_FATAL:            "the device failed it",
+	C.IBV_EVENT_QP_REQ_ERR:          "the peer sent an invalid request",
+	C.IBV_EVENT_QP_ACCESS_ERR:       "the peer violated an access right",
+	C.IBV_EVENT_QP_LAST_WQE_REACHED: "it takes no more receives of its SRQ",
+}
+
+func (d *device) connOf(qpn uint32) *conn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.conns[qpn]
+}
+
+func (d *device) cqFailed(cq uintptr) {
+	d.mu.Lock()
+	q := d.cqs[cq]
+	d.mu.Unlock()
+	if q != nil {
+		q.overrun.Store(true)
+		q.wake()
+	}
+}
+
+// forget makes the next Open find the device anew: this one is failing or gone.
+func (d *device) forget() {
+	d.p.mu.Lock()
+	defer d.p.mu.Unlock()
+	if d.p.devices[d.name] == d {
+		delete(d.p.devices, d.name)
+	}
+}
+
+// removed handles the CM's word that the device goes away. It may come once
+// for each id.
+func (d *device) removed() {
+	d.p.mu.Lock()
+	known := d.p.devices[d.name] == d
+	d.p.mu.Unlock()
+	if known {
+		d.forget()
+		d.emit(fabric.EventDeviceRemoved, 0)
+	}
+}

@@ -1,0 +1,284 @@
+//go:build linux && cgo && !nordma
+
+// The C half of package verbs: what has to be C because it is a struct, an
+// inline function or a macro of verbs.h. It holds no state but the table of
+// the loaded functions and calls nothing of Go.
+//
+// Results: a pointer, NULL with errno set; or an int, 0 or -errno; or for the
+// posting and polling functions a count and an error in one int64_t.
+
+#ifndef NVMF_VERBS_SHIM_H
+#define NVMF_VERBS_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+
+// Work requests and completions as package fabric lays them out.
+
+struct vb_send_wr {
+	uint64_t id;
+	uint64_t remote_addr;
+	uint32_t rkey;
+	uint32_t imm;
+	uint32_t first_sge;
+	uint8_t num_sge;
+	uint8_t op;
+	uint8_t flags;
+	uint8_t pad;
+};
+
+struct vb_recv_wr {
+	uint64_t id;
+	uint32_t first_sge;
+	uint8_t num_sge;
+	uint8_t pad[3];
+};
+
+struct vb_atomic_wr {
+	uint64_t id;
+	uint64_t remote_addr;
+	uint64_t compare;
+	uint64_t swap_add;
+	uint32_t rkey;
+	uint32_t first_sge;
+	uint8_t op;
+	uint8_t flags;
+	uint8_t pad[6];
+};
+
+struct vb_wc {
+	uint64_t id;
+	uint32_t qpn;
+	uint32_t byte_len;
+	uint32_t imm;
+	uint32_t vendor;
+	uint8_t status;
+	uint8_t op;
+	uint8_t flags;
+	uint8_t pad[5];
+};
+
+_Static_assert(sizeof(struct vb_send_wr) == 32, "fabric.SendWR");
+_Static_assert(offsetof(struct vb_send_wr, first_sge) == 24, "fabric.SendWR.FirstSGE");
+_Static_assert(offsetof(struct vb_send_wr, op) == 29, "fabric.SendWR.Op");
+_Static_assert(sizeof(struct vb_recv_wr) == 16, "fabric.RecvWR");
+_Static_assert(sizeof(struct vb_atomic_wr) == 48, "fabric.AtomicWR");
+_Static_assert(sizeof(struct vb_wc) == 32, "fabric.Completion");
+_Static_assert(offsetof(struct vb_wc, status) == 24, "fabric.Completion.Status");
+_Static_assert(sizeof(struct ibv_sge) == 16, "fabric.SGE");
+_Static_assert(offsetof(struct ibv_sge, length) == 8, "fabric.SGE.Length");
+_Static_assert(offsetof(struct ibv_sge, lkey) == 12, "fabric.SGE.LKey");
+
+// Opcodes of package fabric, in its order.
+enum vb_op {
+	VB_SEND,
+	VB_SEND_IMM,
+	VB_SEND_INV,
+	VB_WRITE,
+	VB_WRITE_IMM,
+	VB_READ,
+	VB_COMPARE_SWAP,
+	VB_FETCH_ADD,
+	VB_LOCAL_INV,
+	VB_BIND,
+	VB_RECV,
+	VB_RECV_WRITE_IMM,
+	VB_UNKNOWN = 255, // of a failed completion: verbs does not say
+};
+
+enum vb_flag { VB_SIGNALED = 1, VB_SOLICITED = 2, VB_INLINE = 4, VB_FENCE = 8 };
+enum vb_wc_flag { VB_WC_IMM = 1, VB_WC_INVALIDATED = 2 };
+
+// vb_info is what a device says of itself: its first active port, or port 1.
+struct vb_info {
+	uint64_t guid;
+	uint64_t max_mr_size;
+	char firmware[64];
+	uint32_t vendor;
+	uint32_t max_message;
+	uint32_t ifindex[16]; // network interfaces of the GID table, in its order
+	int num_ifindex;
+	int transport;  // enum ibv_transport_type
+	int link_layer; // IBV_LINK_LAYER_*
+	int ports, port, port_up, mtu;
+	int max_qp, max_cq, max_mr, max_srq;
+	int max_qp_wr, max_cqe, max_srq_wr;
+	int max_sge, max_sge_rd;
+	int max_ord, max_ird;
+	int atomics, windows, send_inv;
+	int comp_vectors;
+};
+
+// vb_entry is a device of the list: ctx is librdmacm's context of it, or NULL
+// with the errno that says why it cannot be opened.
+struct vb_entry {
+	char name[64];
+	struct ibv_context *ctx;
+	int err;
+};
+
+struct vb_qp_attr {
+	struct ibv_pd *pd;
+	struct ibv_cq *send_cq, *recv_cq;
+	struct ibv_srq *srq;
+	uint32_t send_depth, recv_depth, send_sge, recv_sge;
+	uint32_t max_inline; // asked, then granted
+};
+
+// vb_cm_event is an event of librdmacm, copied: it is acknowledged already.
+// token is the number given to the id with vb_cm_tag; of the listener for a
+// connection request, whose own id is in id.
+struct vb_cm_event {
+	uint64_t token;
+	struct rdma_cm_id *id;
+	int type;   // enum rdma_cm_event_type
+	int status; // -errno, or a reject reason
+	uint8_t responder_resources; // what the peer asks of us
+	uint8_t initiator_depth;     // what the peer answers of ours
+	uint8_t private_len;
+	uint8_t private_data[255];
+};
+
+// vb_async is an asynchronous event of a device, acknowledged already.
+struct vb_async {
+	int type;     // enum ibv_event_type
+	uint32_t qpn; // of QP events
+	uint32_t port;
+	uintptr_t cq; // of CQ events
+};
+
+// Loading. The message goes to err, at most n bytes with the final zero.
+int vb_load(const char *verbs, const char *cm, char *err, size_t n);
+int vb_try(const char *verbs, const char *cm, char *err, size_t n);
+int vb_fork_safe(void);
+
+// Devices.
+int vb_list(struct vb_entry *e, int n);
+struct ibv_context *vb_open(const char *name, struct ibv_context ***hold);
+void vb_release(struct ibv_context **hold);
+int vb_query(struct ibv_context *ctx, struct vb_info *out);
+uint32_t vb_probe_inline(struct ibv_context *ctx, uint32_t want);
+struct ibv_pd *vb_alloc_pd(struct ibv_context *ctx);
+int vb_dealloc_pd(struct ibv_pd *pd);
+int vb_async_next(struct ibv_context *ctx, struct vb_async *out);
+
+// Memory.
+struct ibv_mr *vb_reg_mr(struct ibv_pd *pd, uint64_t addr, size_t n, int access);
+int vb_dereg_mr(struct ibv_mr *mr);
+struct ibv_mw *vb_alloc_mw(struct ibv_pd *pd);
+int vb_dealloc_mw(struct ibv_mw *mw);
+
+// Queues.
+struct ibv_comp_channel *vb_comp_channel(struct ibv_context *ctx);
+int vb_destroy_comp_channel(struct ibv_comp_channel *ch);
+struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int depth, struct ibv_comp_channel *ch, int vector);
+int vb_destroy_cq(struct ibv_cq *cq);
+int vb_cq_events(struct ibv_comp_channel *ch);
+void vb_ack_cq_events(struct ibv_cq *cq, unsigned int n);
+struct ibv_srq *vb_create_srq(struct ibv_pd *pd, uint32_t depth, uint32_t sge);
+int vb_destroy_srq(struct ibv_srq *srq);
+int vb_qp_state(struct ibv_qp *qp);
+int vb_qp_error(struct ibv_qp *qp);
+int vb_qp_rnr_timer(struct ibv_qp *qp, uint8_t code);
+int vb_destroy_qp(struct ibv_qp *qp);
+
+// Connection manager.
+struct rdma_event_channel *vb_cm_channel(void);
+void vb_cm_destroy_channel(struct rdma_event_channel *ch);
+int vb_cm_next(struct rdma_event_channel *ch, struct vb_cm_event *out);
+struct rdma_cm_id *vb_cm_create(struct rdma_event_channel *ch, uint64_t token);
+void vb_cm_tag(struct rdma_cm_id *id, uint64_t token);
+int vb_cm_destroy(struct rdma_cm_id *id);
+void vb_cm_addrs(struct rdma_cm_id *id, void *src, void *dst);
+int vb_cm_set_tos(struct rdma_cm_id *id, uint8_t tos);
+int vb_cm_bind(struct rdma_cm_id *id, void *addr);
+int vb_cm_listen(struct rdma_cm_id *id, int backlog);
+int vb_cm_resolve_addr(struct rdma_cm_id *id, void *src, void *dst, int ms);
+int vb_cm_resolve_route(struct rdma_cm_id *id, int ms);
+struct ibv_qp *vb_cm_create_qp(struct rdma_cm_id *id, struct vb_qp_attr *a);
+int vb_cm_connect(struct rdma_cm_id *id, struct rdma_conn_param *p, const void *priv, uint8_t n);
+int vb_cm_accept(struct rdma_cm_id *id, struct rdma_conn_param *p, const void *priv, uint8_t n);
+int vb_cm_reject(struct rdma_cm_id *id, const void *priv, uint8_t n);
+int vb_cm_disconnect(struct rdma_cm_id *id);
+int vb_cm_established(struct rdma_cm_id *id);
+
+// The data path. A result is the number posted or polled in the low 32 bits;
+// above them the errno that stopped a post, or 1 when a polled completion has
+// a status other than success.
+int64_t vb_post_send(struct ibv_qp *qp, const struct vb_send_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
+int64_t vb_post_atomic(struct ibv_qp *qp, const struct vb_atomic_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
+int64_t vb_post_recv(struct ibv_qp *qp, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
+int64_t vb_post_srq(struct ibv_srq *srq, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
+int vb_post_bind(struct ibv_qp *qp, struct ibv_mw *mw, uint32_t rkey, struct ibv_mr *mr, uint64_t addr, uint64_t n, int access, uint64_t id, uint8_t flags);
+int64_t vb_poll(struct ibv_cq *cq, struct vb_wc *out, uint32_t n);
+int vb_arm(struct ibv_cq *cq);
+
+// The table of what was loaded, for the other C files.
+
+#define VB_VERBS(X)                                                            \
+	X(ibv_get_device_list)                                                 \
+	X(ibv_free_device_list)                                                \
+	X(ibv_get_device_name)                                                 \
+	X(ibv_open_device)                                                     \
+	X(ibv_close_device)                                                    \
+	X(ibv_query_device)                                                    \
+	X(ibv_query_port)                                                      \
+	X(ibv_alloc_pd)                                                        \
+	X(ibv_dealloc_pd)                                                      \
+	X(ibv_reg_mr)                                                          \
+	X(ibv_dereg_mr)                                                        \
+	X(ibv_create_comp_channel)                                             \
+	X(ibv_destroy_comp_channel)                                            \
+	X(ibv_create_cq)                                                       \
+	X(ibv_destroy_cq)                                                      \
+	X(ibv_get_cq_event)                                                    \
+	X(ibv_ack_cq_events)                                                   \
+	X(ibv_create_srq)                                                      \
+	X(ibv_destroy_srq)                                                     \
+	X(ibv_create_qp)                                                       \
+	X(ibv_modify_qp)                                                       \
+	X(ibv_query_qp)                                                        \
+	X(ibv_destroy_qp)                                                      \
+	X(ibv_get_async_event)                                                 \
+	X(ibv_ack_async_event)
+
+// Absent from older libraries: the pointer may be NULL.
+#define VB_OPTIONAL(X)                                                         \
+	X(_ibv_query_gid_table)                                                \
+	X(ibv_is_fork_initialized)
+
+#define VB_CM(X)                                                               \
+	X(rdma_get_devices)                                                    \
+	X(rdma_free_devices)                                                   \
+	X(rdma_create_event_channel)                                           \
+	X(rdma_destroy_event_channel)                                          \
+	X(rdma_get_cm_event)                                                   \
+	X(rdma_ack_cm_event)                                                   \
+	X(rdma_create_id)                                                      \
+	X(rdma_destroy_id)                                                     \
+	X(rdma_set_option)                                                     \
+	X(rdma_bind_addr)                                                      \
+	X(rdma_listen)                                                         \
+	X(rdma_resolve_addr)                                                   \
+	X(rdma_resolve_route)                                                  \
+	X(rdma_create_qp)                                                      \
+	X(rdma_connect)                                                        \
+	X(rdma_accept)                                                         \
+	X(rdma_reject)                                                         \
+	X(rdma_disconnect)                                                     \
+	X(rdma_notify)
+
+// The trailing underscore keeps the names apart from the macros of verbs.h.
+#define VB_FIELD(name) __typeof__(name) *name##_;
+struct vb_lib {
+	VB_VERBS(VB_FIELD)
+	VB_OPTIONAL(VB_FIELD)
+	VB_CM(VB_FIELD)
+};
+
+extern struct vb_lib vb;
+
+#endif
