@@ -30,7 +30,8 @@ type Link interface {
 	// from inside Execute.
 	Complete(r *Request)
 	// Disconnect ends the connection for the given reason, from any goroutine
-	// and at any time. The transport then calls Queue.Close as the owner.
+	// and at any time. The transport then calls Queue.Close as the owner, but
+	// never from inside Disconnect: the core may hold locks.
 	Disconnect(reason error)
 	// Run runs fn on the owner's goroutine, soon, in order. It may be called
 	// from any goroutine. It is false when the owner has ended: fn will not run.
