@@ -10,7 +10,8 @@ type Kind uint8
 
 // Kinds of operations.
 //
-//	Read        Length bytes at Offset into Bufs
+//	Read        Length bytes at Offset into Bufs; with FUA what they hold is on
+//	            stable media when the operation completes
 //	Write       Length bytes at Offset from Bufs; with FUA the data is on
 //	            stable media when the operation completes
 //	Flush       every Write, WriteZeroes and Discard that completed before the
@@ -102,7 +103,9 @@ type Queue interface {
 	Submit(ops []Op) int
 	// Reap fills done with what completed and never blocks.
 	Reap(done []Completion) int
-	// Arm asks for one notify. Reap once more after it and before sleeping.
+	// Arm asks for one notify, which comes at once (from inside Arm, even)
+	// when completions are there already: nothing is missed by sleeping after
+	// it. To Reap once more first may save the sleep.
 	Arm()
 	// Close waits for what is in flight. Closing twice is nil.
 	Close() error

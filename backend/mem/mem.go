@@ -12,6 +12,7 @@ import (
 
 	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/backend/internal/inline"
+	"github.com/nvmf-go/nvmf/backend/internal/users"
 	"github.com/nvmf-go/nvmf/nvme"
 )
 
@@ -63,7 +64,7 @@ type Device struct {
 	size atomic.Uint64 // bytes
 	// Own locks.
 	stripes stripes
-	opens   inline.Opens
+	users   users.Count
 }
 
 // Open sets the address space aside.
@@ -119,7 +120,7 @@ func (d *Device) Resize(size uint64) error {
 
 // NewQueue makes a queue whose operations end in Submit.
 func (d *Device) NewQueue(depth int, notify func()) (backend.Queue, error) {
-	return inline.NewQueue(&d.opens, depth, notify, d.run)
+	return inline.NewQueue(&d.users, depth, notify, d.run)
 }
 
 func (d *Device) run(op *backend.Op) nvme.Status {
@@ -137,5 +138,5 @@ func (d *Device) run(op *backend.Op) nvme.Status {
 
 // Close gives the memory back.
 func (d *Device) Close() error {
-	return d.opens.Close(func() error { return unix.Munmap(d.mem) })
+	return d.users.Close(func() error { return unix.Munmap(d.mem) })
 }

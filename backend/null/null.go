@@ -8,6 +8,7 @@ import (
 
 	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/backend/internal/inline"
+	"github.com/nvmf-go/nvmf/backend/internal/users"
 	"github.com/nvmf-go/nvmf/nvme"
 )
 
@@ -46,7 +47,7 @@ func (o Options) withDefaults() Options {
 type Device struct {
 	opts  Options       // constant
 	size  atomic.Uint64 // bytes
-	opens inline.Opens
+	users users.Count
 }
 
 // Open makes a device.
@@ -87,7 +88,7 @@ func (d *Device) Resize(size uint64) error {
 
 // NewQueue makes a queue whose operations end in Submit.
 func (d *Device) NewQueue(depth int, notify func()) (backend.Queue, error) {
-	return inline.NewQueue(&d.opens, depth, notify, d.run)
+	return inline.NewQueue(&d.users, depth, notify, d.run)
 }
 
 func (d *Device) run(op *backend.Op) nvme.Status {
@@ -101,4 +102,4 @@ func (d *Device) run(op *backend.Op) nvme.Status {
 }
 
 // Close ends the device.
-func (d *Device) Close() error { return d.opens.Close(func() error { return nil }) }
+func (d *Device) Close() error { return d.users.Close(func() error { return nil }) }

@@ -167,6 +167,15 @@ func (r *Ring) Next() *SQE {
 // Pending is the number of entries the kernel has not taken yet.
 func (r *Ring) Pending() int { return int(r.tail - r.sqHead.Load()) }
 
+// TakeBack withdraws the entries the kernel has not taken, latest first.
+func (r *Ring) TakeBack(each func(*SQE)) {
+	for r.Pending() > 0 {
+		r.tail--
+		each(&r.sqes[r.tail&uint32(len(r.sqes)-1)])
+	}
+	r.sqTail.Store(r.tail)
+}
+
 // Submit gives the prepared entries to the kernel, in one system call. Those
 // it does not take (EAGAIN, EBUSY: it is short of memory) stay Pending for the
 // next Submit. Operations that need not wait may run inside the call; direct
@@ -181,8 +190,8 @@ func (r *Ring) Submit(direct bool) error {
 		if r.NeedsEnter() {
 			how = enterGetEvents
 		}
-		if err := r.enter(n, how, direct); err != nil && err != unix.EINTR {
-			return os.NewSyscallError("io_uring_enter", err)
+		if err := r.enter(n, how, direct); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -207,13 +216,10 @@ func (r *Ring) NeedsEnter() bool {
 
 // Progress makes the kernel post the completions that NeedsEnter tells of. It
 // does not wait.
-func (r *Ring) Progress(direct bool) error {
-	if err := r.enter(0, enterGetEvents, direct); err != nil && err != unix.EINTR {
-		return os.NewSyscallError("io_uring_enter", err)
-	}
-	return nil
-}
+func (r *Ring) Progress(direct bool) error { return r.enter(0, enterGetEvents, direct) }
 
+// enter is io_uring_enter, for which being interrupted is no error: whoever
+// calls looks at the rings.
 func (r *Ring) enter(n int, how uint32, direct bool) error {
 	var errno unix.Errno
 	if direct {
@@ -221,8 +227,8 @@ func (r *Ring) enter(n int, how uint32, direct bool) error {
 	} else {
 		_, _, errno = unix.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(n), 0, uintptr(how), 0, 0)
 	}
-	if errno != 0 {
-		return errno
+	if errno != 0 && errno != unix.EINTR {
+		return os.NewSyscallError("io_uring_enter", errno)
 	}
 	return nil
 }

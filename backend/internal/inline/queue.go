@@ -4,10 +4,9 @@ package inline
 
 import (
 	"fmt"
-	"net"
-	"sync"
 
 	"github.com/nvmf-go/nvmf/backend"
+	"github.com/nvmf-go/nvmf/backend/internal/users"
 	"github.com/nvmf-go/nvmf/nvme"
 )
 
@@ -19,7 +18,7 @@ type Queue struct {
 	// Constant.
 	run    func(*backend.Op) nvme.Status
 	notify func()
-	open   *Opens
+	dev    *users.Count
 
 	// Owner.
 	done   []backend.Completion // a ring, depth long
@@ -29,15 +28,15 @@ type Queue struct {
 	closed bool
 }
 
-// NewQueue makes a queue of the device that open counts for.
-func NewQueue(open *Opens, depth int, notify func(), run func(*backend.Op) nvme.Status) (*Queue, error) {
+// NewQueue makes a queue of the device that dev counts for.
+func NewQueue(dev *users.Count, depth int, notify func(), run func(*backend.Op) nvme.Status) (*Queue, error) {
 	if depth < 1 || depth > MaxDepth {
 		return nil, &backend.OptionError{Field: "depth", Value: depth, Want: fmt.Sprintf("1 to %d", MaxDepth)}
 	}
-	if err := open.Add(); err != nil {
+	if err := dev.Add(); err != nil {
 		return nil, err
 	}
-	return &Queue{run: run, notify: notify, open: open, done: make([]backend.Completion, depth)}, nil
+	return &Queue{run: run, notify: notify, dev: dev, done: make([]backend.Completion, depth)}, nil
 }
 
 // Submit runs operations while there is room for their completions.
@@ -97,48 +96,7 @@ func (q *Queue) wake() {
 func (q *Queue) Close() error {
 	if !q.closed {
 		q.closed, q.n = true, 0
-		q.open.Done()
+		q.dev.Done()
 	}
 	return nil
-}
-
-// Opens counts the open queues of a device, and whether it is closed. The
-// zero value is an open device without queues. It is safe for concurrent use.
-type Opens struct {
-	mu     sync.Mutex
-	queues int
-	closed bool
-}
-
-// Add counts a queue; it fails with net.ErrClosed after Close.
-func (o *Opens) Add() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed {
-		return fmt.Errorf("backend: %w", net.ErrClosed)
-	}
-	o.queues++
-	return nil
-}
-
-// Done takes back one Add.
-func (o *Opens) Done() {
-	o.mu.Lock()
-	o.queues--
-	o.mu.Unlock()
-}
-
-// Close marks the device closed and runs release, once. It fails with ErrBusy
-// while queues are open.
-func (o *Opens) Close(release func() error) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed {
-		return nil
-	}
-	if o.queues > 0 {
-		return fmt.Errorf("%w: %d queues open", backend.ErrBusy, o.queues)
-	}
-	o.closed = true
-	return release()
 }
