@@ -32,6 +32,7 @@ var layers = []struct {
 	{"backend/...", []string{"nvme", "backend", "backend/..."}},
 	{"target", []string{"nvme", "backend"}},
 	{"target/rdma", []string{"nvme", "backend", "target", "fabric"}},
+	{"target/rdma/rdmatest", []string{"nvme", "fabric"}},
 	{"initiator", []string{"nvme", "fabric"}},
 	{"initiator/nbd", []string{"nvme", "initiator"}},
 	{"internal/archtest", nil},
