@@ -22,8 +22,11 @@ type scenario struct {
 	must    []*regexp.Regexp
 }
 
-// Defaults of a scenario's head.
+// defaultTimeout is for scenarios that say none.
 const defaultTimeout = 60 * time.Second
+
+// headKey tells "set: quick" from prose with a colon in it.
+var headKey = regexp.MustCompile(`^[a-z-]+$`)
 
 // loadScenarios reads every scenario, sorted by name.
 func loadScenarios(dir string) ([]scenario, error) {
@@ -46,7 +49,7 @@ func loadScenarios(dir string) ([]scenario, error) {
 	return all, nil
 }
 
-// parseScenario reads the head comment: prose, then "# key: value" lines.
+// parseScenario reads the head comment: prose, and lines "# key: value".
 func parseScenario(name, text string) (scenario, error) {
 	s := scenario{name: name, timeout: defaultTimeout}
 	for line := range strings.Lines(text) {
@@ -56,7 +59,7 @@ func parseScenario(name, text string) (scenario, error) {
 		}
 		comment = strings.TrimSpace(comment)
 		key, value, ok := strings.Cut(comment, ": ")
-		if !ok || strings.Contains(key, " ") {
+		if !ok || !headKey.MatchString(key) {
 			if s.about == "" {
 				s.about = comment
 			}

@@ -73,7 +73,7 @@ func (p prepared) provide(scenarios []scenario) error {
 			return err
 		}
 	}
-	if need("target") {
+	if need("target") && os.Getenv("LAB_TARGET") == "" {
 		build := exec.Command("go", "build", "-o", filepath.Join(p.repo, "bin")+"/", "./cmd/...")
 		build.Dir = p.repo
 		if out, err := build.CombinedOutput(); err != nil {
@@ -106,7 +106,7 @@ func (s *session) boot() error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	v, err := startVM(s.ctx, s.prep.paths, s.prep.kernel, vmConfig{dir: dir, mode: "scenarios", timeout: 12 * time.Hour})
+	v, err := startVM(s.ctx, s.prep.paths, s.prep.kernel, vmConfig{dir: dir, mode: "scenarios", timeout: 12 * time.Hour, raw: passedEnv(os.Environ())})
 	if err != nil {
 		return err
 	}

@@ -26,18 +26,84 @@ need_siw() {
 	fi
 }
 
+# need_wire: a target's address behind a wire, in one kernel: the host leaves by
+# w0 (10.9.1.1, device wire0), the target is at w1 (10.9.1.2, wire1), and every
+# packet crosses the veth pair between them, where tshark sees it and netem can
+# lose it. ADDR becomes the target's. On a single device, rxe and the loopback
+# route would short-circuit them. `need_siw_wire` has siw on both ends instead.
+need_wire() {
+	ADDR=10.9.1.2 ADDR6=fd09:1::2
+	[ -e /sys/class/net/w0 ] || wire_up
+	wire_rdma rxe
+}
+need_siw_wire() {
+	ADDR=10.9.1.2 ADDR6=fd09:1::2
+	modprobe siw
+	[ -e /sys/class/net/w0 ] || wire_up
+	wire_rdma siw
+}
+
+# wire_rdma TYPE: wire0 and wire1 over w0 and w1.
+wire_rdma() {
+	local i
+	for i in 0 1; do
+		rdma -j -d link show "wire$i/1" 2>/dev/null | grep -q "\"$1\"" && continue
+		rdma link del "wire$i" 2>/dev/null || true
+		rdma link add "wire$i" type "$1" netdev "w$i"
+	done
+}
+
+# wire_up makes the pair. The kernel would deliver what it sends to an address
+# of its own by the loopback device; the rules make it look at the tables below
+# before the local one, for packets that start here (iif lo) and for the RDMA
+# connection manager's check of the way back (oif).
+wire_up() {
+	local i other
+	sysctl -q -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
+	ip link add w0 type veth peer name w1
+	for i in 0 1; do
+		sysctl -q -w "net.ipv4.conf.w$i.accept_local=1"
+		ip addr add "10.9.1.$((i + 1))/32" dev "w$i"
+		ip -6 addr add "fd09:1::$((i + 1))/128" dev "w$i" nodad
+		ip link set "w$i" up
+	done
+	for i in 0 1; do
+		other=$((2 - i))
+		ip route add "10.9.1.$other/32" dev "w$i" src "10.9.1.$((i + 1))" table "10$i"
+		ip rule add pref "1$i" iif lo to "10.9.1.$other" lookup "10$i"
+		ip rule add pref "2$i" oif "w$i" to "10.9.1.$other" lookup "10$i"
+		ip -6 route add "fd09:1::$other/128" dev "w$i" src "fd09:1::$((i + 1))" table "10$i"
+		ip -6 rule add pref "1$i" iif lo to "fd09:1::$other" lookup "10$i"
+		ip -6 rule add pref "2$i" oif "w$i" to "fd09:1::$other" lookup "10$i"
+	done
+	ip rule add pref 100 lookup local
+	ip rule del pref 0
+	ip -6 rule add pref 100 lookup local
+	ip -6 rule del pref 0
+}
+
+# wire_netem OPTION...: what the wire does to packets of both directions (tc-netem);
+# without options it is a good wire again.
+wire_netem() {
+	local i
+	for i in 0 1; do
+		tc qdisc del dev "w$i" root 2>/dev/null || true
+		[ $# = 0 ] || tc qdisc add dev "w$i" root netem "$@"
+	done
+}
+
 # need_peer: a second network stack. `in_peer COMMAND` runs in it, with 10.9.0.2
 # on eth0 facing this guest's 10.9.0.1, and UDP port 4791 free.
 need_peer() { ip netns list | grep -qw peer; }
 in_peer() { ip netns exec peer "$@"; }
 
 # connect NQN [OPTION...]: connects the kernel's host and sets CTRL (nvme0).
-# The options go to nvme connect; `-a ADDRESS` there wins over ADDR.
+# The options go to nvme connect; the last of several wins, so `-a ADDRESS` replaces ADDR.
 connect() {
 	local nqn=$1 said
 	shift
-	printf '$ nvme connect -t rdma -a %s -s %s -n %s %s\n' "$ADDR" "$PORT" "$nqn" "$*"
-	said=$(timeout 60 nvme connect -t rdma -a "$ADDR" -s "$PORT" -n "$nqn" -o json "$@" 2>&1) || {
+	printf '$ nvme connect -t rdma -s %s -n %s -a %s\n' "$PORT" "$nqn" "$ADDR $*"
+	said=$(timeout 60 nvme connect -t rdma -s "$PORT" -n "$nqn" -o json -a "$ADDR" "$@" 2>&1) || {
 		echo "$said"
 		return 1
 	}

@@ -86,7 +86,7 @@ filesystem_check() {
 	umount "$dir"
 	# Nothing of it may come from this host's page cache.
 	blockdev --flushbufs "$dev"
-	echo 7 >/proc/sys/vm/drop_caches # 4: without a kernel line
+	echo 3 >/proc/sys/vm/drop_caches
 	mount -t "$type" "$dev" "$dir"
 	check "$type: files read back as written" bash -c "cd $dir && sha256sum --quiet -c $OUT/sums"
 	umount "$dir"

@@ -1,7 +1,7 @@
 # Runs one scenario: NAME NEEDS... The library first, then what it needs, then
 # the script itself, then the orderly end.
 set -Eeuo pipefail
-shopt -s inherit_errexit
+shopt -s inherit_errexit lastpipe # lastpipe: "config | start_target" sets variables here
 
 SCENARIO=$1
 OUT=$SHARE/$SCENARIO     # logs, kept on the machine

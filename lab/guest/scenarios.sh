@@ -30,7 +30,7 @@ clean_up() {
 		timeout 20 bash -c '. "$LAB/guest/nvmet.sh"; nvmet_clear'
 	fi
 	losetup -D
-	tc qdisc del dev eth0 root 2>/dev/null
+	for dev in w0 w1; do tc qdisc del dev $dev root 2>/dev/null; done
 	rm -rf "/scratch/$1" "/run/lab/$1"
 	local i
 	for i in $(seq 50); do

@@ -12,6 +12,10 @@ setup_mounts() {
 	mount -t configfs configfs /sys/kernel/config
 	mount -t debugfs debugfs /sys/kernel/debug
 	ln -sfn /proc/self/fd /dev/fd
+	ln -sfn /proc/self/fd/0 /dev/stdin
+	ln -sfn /proc/self/fd/1 /dev/stdout
+	ln -sfn /proc/self/fd/2 /dev/stderr
+	echo 4 >/proc/sys/vm/drop_caches # from now on without a kernel line
 	mkdir -p /run/lock /run/netns /mnt /etc/nvme
 	ulimit -n 65536
 	ulimit -l unlimited

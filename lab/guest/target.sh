@@ -1,31 +1,62 @@
 # Our daemon, as it was built on the machine.
 
 TARGET_PID=
+TARGET_PREFIX=() # words before the daemon's: how it comes into another network namespace
+PROVIDER=verbs   # of the daemon's listeners
 
-# need_target: the daemon was built.
+# need_target: the daemon was built, or LAB_TARGET names another build of it.
 need_target() {
-	NVMF_TARGET=$REPO/bin/nvmf-target
+	NVMF_TARGET=${LAB_TARGET:-$REPO/bin/nvmf-target}
 	[ -x "$NVMF_TARGET" ] || { echo "no $NVMF_TARGET"; return 1; }
+}
+
+# need_soft_roce: the daemon runs in the namespace "peer" on the built-in RoCEv2,
+# the host on rxe0.
+need_soft_roce() {
+	need_roce
+	ADDR=10.9.0.2 ADDR6=fd09::2 PROVIDER=roce TARGET_PREFIX=(ip netns exec peer)
+}
+
+# need_soft_iwarp: likewise on the built-in iWARP, the host on siw0.
+need_soft_iwarp() {
+	need_siw
+	ip -n peer addr add 10.9.2.2/24 dev iw0 2>/dev/null || true
+	ip -n peer -6 addr add fd09:2::2/64 dev iw0 nodad 2>/dev/null || true
+	ADDR=10.9.2.2 ADDR6=fd09:2::2 PROVIDER=iwarp TARGET_PREFIX=(ip netns exec peer)
+}
+
+# front prints the head of a configuration: one listener at ADDR and PORT.
+front() {
+	echo "version: 1"
+	echo "listeners:"
+	echo "  - {name: front, transport: rdma, provider: $PROVIDER, address: \"$ADDR\", port: $PORT}"
 }
 
 # target_config writes the configuration from standard input.
 target_config() { cat >"$OUT/target.yaml"; }
 
-# start_target runs the daemon on $OUT/target.yaml (standard input, when given a
-# here-document) and waits until it listens. Its log is $OUT/target.log.
+# start_target runs the daemon on the configuration from standard input and waits
+# until it listens. Its log is $OUT/target.log.
 start_target() {
-	[ -t 0 ] || [ ! -p /dev/stdin -a ! -f /dev/stdin ] || target_config
-	"$NVMF_TARGET" serve "$OUT/target.yaml" </dev/null >>"$OUT/target.log" 2>&1 &
+	target_config
+	restart_target
+}
+
+# restart_target runs the daemon on the configuration it had.
+restart_target() {
+	"${TARGET_PREFIX[@]}" "$NVMF_TARGET" serve "$OUT/target.yaml" </dev/null >>"$OUT/target.log" 2>&1 &
 	TARGET_PID=$!
-	if ! wait_until 20 target_ready; then
+	if ! wait_until 20 target_ready_or_dead || [ ! -e "/proc/$TARGET_PID/exe" ]; then
+		echo "the daemon does not serve; its log ends:"
 		tail -20 "$OUT/target.log"
 		return 1
 	fi
 }
 
+target_ready_or_dead() { [ ! -e "/proc/$TARGET_PID/exe" ] || target_ready; }
+
 # target_ready: the daemon answers, and every listener listens.
 target_ready() {
-	[ -d "/proc/$TARGET_PID" ] || return 0
 	target_status | jq -e '.listeners | length > 0 and all(.state == "listening")'
 }
 
@@ -67,6 +98,10 @@ target_log_clean() {
 
 # target_said REGEX: the daemon's log has such a line.
 target_said() { grep -Eiq -- "$1" "$OUT/target.log"; }
+
+# metric NAME prints a figure of the daemon's /metrics (its configuration must have
+# "admin: {http: 127.0.0.1:9420}").
+metric() { "${TARGET_PREFIX[@]}" busybox wget -q -O - http://127.0.0.1:9420/metrics | awk -v name="$1" '$1 == name {print $2; exit}'; }
 
 # cpu_ticks PID prints the processor time a process has used, in 1/100 s.
 cpu_ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; }

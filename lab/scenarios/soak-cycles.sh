@@ -1,0 +1,8 @@
+# Two hundred connects and disconnects with flat figures; cycles.sh, longer.
+#
+# set: soak
+# needs: target roce
+# timeout: 900s
+
+LAB_CYCLES=200
+. "$LAB/scenarios/cycles.sh"
