@@ -106,9 +106,9 @@ func newTable(w io.Writer, title string, header ...any) table.Writer {
 func printListeners(w io.Writer, st *daemon.Status) {
 	t := newTable(w, "Listeners", "name", "address", "provider", "state", "controllers")
 	for _, l := range st.Listeners {
-		state := "up"
-		if !l.Up {
-			state = "waiting: " + l.Reason
+		state := l.State
+		if l.Reason != "" {
+			state += ": " + l.Reason
 		}
 		t.AppendRow(table.Row{l.Name, l.Address, l.Provider, state, l.Controllers})
 	}

@@ -66,7 +66,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	e.gauge(scrapeOK, 1)
 	e.gauge(buildInfo, 1, st.Version)
 	for _, l := range st.Listeners {
-		e.gauge(listenerUp, truth(l.Up), l.Name, l.Address, l.Provider)
+		e.gauge(listenerUp, truth(l.State == daemon.Listening), l.Name, l.Address, l.Provider)
 	}
 	e.controllers(st)
 	for _, s := range st.Subsystems {

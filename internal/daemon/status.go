@@ -47,10 +47,13 @@ type ListenerStatus struct {
 	ID          int    `json:"id"`
 	Address     string `json:"address"`
 	Provider    string `json:"provider"` // chosen, once up
-	Up          bool   `json:"up"`
-	Reason      string `json:"reason,omitempty"` // why it is not up
+	State       string `json:"state"`            // listening, waiting (for its address), or down
+	Reason      string `json:"reason,omitempty"` // why it does not listen
 	Controllers int    `json:"controllers"`
 }
+
+// Listening is the State of a listener that takes connections.
+const Listening = "listening"
 
 // SubsystemStatus is a subsystem.
 type SubsystemStatus struct {
@@ -199,12 +202,12 @@ func (d *Daemon) Status(ctx context.Context) (*Status, error) {
 
 func (d *Daemon) listenerStatusLocked(snap *target.Snapshot) (list []ListenerStatus) {
 	for _, c := range d.cfg.Listeners {
-		s := ListenerStatus{Name: c.Name, ID: c.ID, Address: c.AddrPort().String(), Reason: "not started: see the log"}
+		s := ListenerStatus{Name: c.Name, ID: c.ID, Address: c.AddrPort().String(), State: "down", Reason: "not started: see the log"}
 		if l := d.listeners[c.Name]; l != nil {
 			l.mu.Lock()
-			s.Provider, s.Up, s.Reason = l.provider, l.err == nil, ""
+			s.Provider, s.State, s.Reason = l.provider, Listening, ""
 			if l.err != nil {
-				s.Reason = l.err.Error()
+				s.State, s.Reason = "waiting", l.err.Error()
 			}
 			l.mu.Unlock()
 		}
