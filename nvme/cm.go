@@ -2,7 +2,7 @@ package nvme
 
 import "fmt"
 
-// Sizes in bytes of the private data of RDMA connection management (RDMA 3.1).
+// Sizes in bytes of the private data of RDMA connection management (RDMA).
 // InfiniBand pads what is shorter than its message has room for; iWARP carries
 // the exact length.
 const (
@@ -71,7 +71,7 @@ func (a *CMAccept) Unmarshal(b []byte) error {
 // CMStatus is why a controller rejected a connection.
 type CMStatus uint16
 
-// Reject statuses (RDMA figure 10).
+// Reject statuses.
 const (
 	CMInvalidLength  CMStatus = 1
 	CMInvalidRecFmt  CMStatus = 2

@@ -87,7 +87,7 @@ func raw(l layout, off int, p []byte) {
 }
 
 // PutText fills an ASCII field of the specification: left justified, padded
-// with spaces (Base 1.4.2), cut when too long. A byte outside 20h to 7Eh
+// with spaces, cut when too long. A byte outside 20h to 7Eh
 // becomes '?'.
 func PutText(field []byte, s string) {
 	for i := range field {

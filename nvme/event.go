@@ -2,9 +2,9 @@ package nvme
 
 import "fmt"
 
-// AsyncEventConfig is the value of feature 0Bh. OAES of Identify Controller says
-// with the same bits which notices there are, bit 10 apart, which LPA tells (Base
-// figures 275 and 325).
+// AsyncEventConfig is the value of feature 0Bh (Base 5.27.1). OAES of Identify
+// Controller says with the same bits which notices there are, bit 10 apart, which
+// LPA tells.
 type AsyncEventConfig uint32
 
 // Events that a host may ask for. Bits 7:0 are critical warnings of the SMART
@@ -23,7 +23,7 @@ const (
 )
 
 // AsyncEvent is dword 0 of the completion of an Asynchronous Event Request (Base
-// figure 146): bits 2:0 type, 15:8 information, 23:16 log page.
+// 5.2): bits 2:0 type, 15:8 information, 23:16 log page.
 type AsyncEvent uint32
 
 // EventType is the type of an AsyncEvent.

@@ -37,7 +37,7 @@ const (
 	ConnectQueueDeletion ConnectAttr = 1 << 3 // the host may delete this I/O queue alone
 )
 
-// ConnectCommand is the SQE of Connect (NVMe-oF 3.3).
+// ConnectCommand is the SQE of Connect (Base 6.3, NVMe-oF 3.3).
 type ConnectCommand struct{ Command }
 
 // Connect views c as Connect.
@@ -102,7 +102,7 @@ func (d ConnectData) Put(host HostID, cntlid uint16, sub, hostNQN NQN) {
 // ConnectResult is CQE dwords 0 and 1 of a Connect that succeeded.
 type ConnectResult uint64
 
-// Authentication requirements of a ConnectResult (Base figure 545, bits 31:16).
+// Authentication requirements of a ConnectResult (Base 6.3, bits 31:16).
 const (
 	ConnectATR  ConnectResult = 1 << 17 // authentication transaction required
 	ConnectASCR ConnectResult = 1 << 18 // ... over a secure channel
@@ -152,7 +152,7 @@ func ConnectParameter(result uint64) string {
 	return fmt.Sprintf("byte %d of the %s", off, where)
 }
 
-// PropertyCommand is the SQE of Property Get and Property Set (NVMe-oF 3.4, 3.5).
+// PropertyCommand is the SQE of Property Get and Property Set (Base 6.5, 6.6).
 type PropertyCommand struct{ Command }
 
 // Property views c as Property Get or Property Set.
@@ -195,7 +195,7 @@ func (c PropertyCommand) setProperty(p Property) {
 	c.SetCDW(11, uint32(p))
 }
 
-// DisconnectCommand is the SQE of Disconnect (NVMe-oF 3.6).
+// DisconnectCommand is the SQE of Disconnect (Base 6.4).
 type DisconnectCommand struct{ Command }
 
 // Disconnect views c as Disconnect.
@@ -207,10 +207,10 @@ func (c DisconnectCommand) RecFmt() uint16 { return le.Uint16(c.Command[40:]) }
 // Init makes the SQE a Disconnect.
 func (c DisconnectCommand) Init() { c.initFabrics(FabricsDisconnect) }
 
-// SecurityNVMe is SECP of authentication: the NVMe protocol (Base 5.22).
+// SecurityNVMe is SECP of authentication: the protocol that NVMe defines itself.
 const SecurityNVMe uint8 = 0xE9
 
-// AuthCommand is the SQE of Authentication Send and Receive (NVMe-oF 3.1, 3.2).
+// AuthCommand is the SQE of Authentication Send and Receive (Base 6.1, 6.2).
 type AuthCommand struct{ Command }
 
 // Auth views c as Authentication Send or Authentication Receive.

@@ -1,6 +1,6 @@
 package nvme
 
-// FeatureID is a feature identifier (Base figure 317, NVM figure 75).
+// FeatureID is a feature identifier (Base 5.27.1, NVM 4.1.3).
 type FeatureID uint8
 
 // Features.
@@ -217,7 +217,7 @@ const (
 	TimestampSet   TimestampOrigin = 1 // was set by Set Features
 )
 
-// Timestamp is the data of feature 0Eh (Base figure 329).
+// Timestamp is the data of feature 0Eh (Base 5.27.1).
 type Timestamp struct {
 	Milliseconds uint64 // 48 bits; since 1970 when it was set
 	Stopped      bool   // SYNCH: the clock may have stopped counting
@@ -258,7 +258,7 @@ func (h HostThermal) TMT2() uint16 { return uint16(h) }
 // HostBehaviorSize is the size in bytes of the data of feature 16h.
 const HostBehaviorSize = 512
 
-// HostBehavior is the data of feature 16h (Base figure 338).
+// HostBehavior is the data of feature 16h (Base 5.27.1).
 type HostBehavior struct {
 	ACRE   uint8  // advanced command retry: CRDT of CQEs is honoured
 	ETDAS  uint8  // extended telemetry
@@ -304,7 +304,7 @@ const (
 // WriteProtect is bits 2:0 of feature 84h.
 type WriteProtect uint8
 
-// Write protection states (Base figure 347).
+// Write protection states.
 const (
 	WriteProtectNone       WriteProtect = 0
 	WriteProtectOn         WriteProtect = 1

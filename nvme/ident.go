@@ -11,7 +11,7 @@ import (
 type UUID [16]byte
 
 // NGUID is a namespace globally unique identifier: big-endian, bytes 10 to 8
-// of the EUI-64 based form being the OUI (Base 4.5.1).
+// of the EUI-64 based form being the OUI.
 type NGUID [16]byte
 
 // EUI64 is an IEEE extended unique identifier, big-endian.
@@ -96,7 +96,7 @@ func ParseEUI64(s string) (e EUI64, err error) {
 	return e, nil
 }
 
-// IsZero says whether h is all zero, which no host may use (NVMe-oF 3.3).
+// IsZero says whether h is all zero, which no host may use (Base 6.3).
 func (h HostID) IsZero() bool { return h == HostID{} }
 
 // String is the 8-4-4-4-12 form.

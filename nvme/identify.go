@@ -5,7 +5,7 @@ import "fmt"
 // IdentifySize is the size in bytes of every Identify data structure.
 const IdentifySize = 4096
 
-// CNS is the controller or namespace structure of Identify (Base figure 273).
+// CNS is the controller or namespace structure of Identify (Base 5.17.1).
 type CNS uint8
 
 // Identify data structures.
@@ -14,22 +14,22 @@ const (
 	CNSController        CNS = 0x01 // IdentifyController
 	CNSActiveList        CNS = 0x02 // NSList
 	CNSDescriptors       CNS = 0x03 // NSDescriptors
+	CNSNVMSetList        CNS = 0x04
 	CNSNamespaceCS       CNS = 0x05 // IdentifyNamespaceNVM when CSI is NVM
 	CNSControllerCS      CNS = 0x06 // IdentifyControllerNVM when CSI is NVM
 	CNSActiveListCS      CNS = 0x07 // NSList
 	CNSNamespaceIndep    CNS = 0x08 // IdentifyNamespaceIndependent
-	CNSAllocatedList     CNS = 0x10
-	CNSAllocated         CNS = 0x11
+	CNSAllocatedList     CNS = 0x10 // NSList
+	CNSAllocated         CNS = 0x11 // IdentifyNamespace
 	CNSAttachedCtrlList  CNS = 0x12
 	CNSControllerList    CNS = 0x13
-	CNSCommandSetCombos  CNS = 0x1C // CommandSetCombinations
-	CNSNVMSetList        CNS = 0x04
 	CNSPrimaryController CNS = 0x14
 	CNSSecondaryList     CNS = 0x15
 	CNSGranularityList   CNS = 0x16
 	CNSUUIDList          CNS = 0x17
 	CNSDomainList        CNS = 0x18
 	CNSEnduranceGroups   CNS = 0x19
+	CNSCommandSetCombos  CNS = 0x1C // CommandSetCombinations
 )
 
 var cnsNames = map[CNS]string{
@@ -46,7 +46,7 @@ var cnsNames = map[CNS]string{
 
 func (c CNS) String() string { return nameOf(cnsNames, c, "CNS") }
 
-// CSI is a command set identifier (Base figure 274).
+// CSI is a command set identifier (Base 5.17.1).
 type CSI uint8
 
 // Command sets.
@@ -96,7 +96,7 @@ func (c IdentifyCommand) Init(cns CNS, nsid uint32, csi CSI, cntid uint16) {
 const NSListMax = 1024
 
 // NSList is a view of a namespace list: IdentifySize bytes that hold ascending
-// NSIDs, ended by 0 when there are fewer than 1024 (Base 4.1.6). CNS 02h and 07h
+// NSIDs, ended by 0 when there are fewer than 1024. CNS 02h and 07h
 // and log page 04h are of this form.
 type NSList []byte
 
@@ -152,7 +152,7 @@ func (l NSList) Overflow() bool { return l.At(0) == NSIDBroadcast }
 // DescriptorType is NIDT of a namespace identification descriptor.
 type DescriptorType uint8
 
-// Namespace identifier types (Base figure 277).
+// Namespace identifier types (Base 5.17.2, CNS 03h).
 const (
 	DescriptorEUI64 DescriptorType = 1
 	DescriptorNGUID DescriptorType = 2
@@ -247,8 +247,8 @@ func (d *NSDescriptors) take(t DescriptorType, id []byte) {
 }
 
 // CommandSetCombinations is a view of CNS 1Ch: 512 vectors of 64 bits, in each a
-// bit for every command set (by CSI) that can be enabled together (Base figure
-// 289). Feature 19h selects a vector by its index.
+// bit for every command set (by CSI) that can be enabled together (Base
+// 5.17.2). Feature 19h selects a vector by its index.
 type CommandSetCombinations []byte
 
 // Vector is combination i, 0 to 511; 0 when there is none.

@@ -31,7 +31,7 @@ const (
 // ControllerType is CNTRLTYPE, byte 111.
 type ControllerType uint8
 
-// Controller types (Base figure 275).
+// Controller types.
 const (
 	ControllerUnreported ControllerType = 0
 	ControllerIO         ControllerType = 1
@@ -144,15 +144,15 @@ const OFCSDisconnect uint16 = 1 << 0
 // DiscoveryType is DCTYPE, byte 1806.
 type DiscoveryType uint8
 
-// Discovery controller types (Base figure 275).
+// Discovery controller types.
 const (
 	DiscoveryUnreported DiscoveryType = 0
 	DiscoveryDirect     DiscoveryType = 1 // DDC
 	DiscoveryCentral    DiscoveryType = 2 // CDC
 )
 
-// IdentifyController is CNS 01h (Base figure 275, NVM figure 102 for what is of
-// the NVM command set). Field names are the specification's.
+// IdentifyController is CNS 01h (Base 5.17.2.1). Field names are the
+// specification's.
 type IdentifyController struct {
 	// Controller capabilities and features.
 
@@ -379,7 +379,7 @@ const (
 	PowerNonOperational uint8 = 1 << 1
 )
 
-// PowerState is a power state descriptor (Base figure 276).
+// PowerState is a power state descriptor (Base 5.17.2.1).
 type PowerState struct {
 	MP           uint16 // maximum power
 	Flags        uint8
@@ -407,7 +407,7 @@ func (p *PowerState) visit(l layout) {
 	u8(l, 22, &p.APW)
 }
 
-// IdentifyControllerNVM is CNS 06h of the NVM command set (NVM figure 103). A
+// IdentifyControllerNVM is CNS 06h of the NVM command set (NVM 4.1.5). A
 // size limit of 0 means that MDTS or the command's own field is the limit.
 type IdentifyControllerNVM struct {
 	VSL   uint8  // Verify: 2^n units of CAP.MPSMIN

@@ -14,14 +14,14 @@ const NMICShared uint8 = 1 << 0
 
 // Bits of RESCAP: reservation capabilities.
 const (
-	RESCAPPersist                     uint8 = 1 << 0
-	RESCAPWriteExclusive              uint8 = 1 << 1
-	RESCAPExclusiveAccess             uint8 = 1 << 2
-	RESCAPWriteExclusiveRegistrants   uint8 = 1 << 3
-	RESCAPExclusiveAccessRegistrants  uint8 = 1 << 4
-	RESCAPWriteExclusiveAllRegistrant uint8 = 1 << 5
-	RESCAPExclusiveAccessAllRegistr   uint8 = 1 << 6
-	RESCAPIgnoreKey13                 uint8 = 1 << 7 // IEKEY as of revision 1.3
+	RESCAPPersist                uint8 = 1 << 0 // through power loss
+	RESCAPWriteExclusive         uint8 = 1 << 1
+	RESCAPExclusiveAccess        uint8 = 1 << 2
+	RESCAPWriteExclusiveRegOnly  uint8 = 1 << 3
+	RESCAPExclusiveAccessRegOnly uint8 = 1 << 4
+	RESCAPWriteExclusiveAllReg   uint8 = 1 << 5
+	RESCAPExclusiveAccessAllReg  uint8 = 1 << 6
+	RESCAPIgnoreKey13            uint8 = 1 << 7 // IEKEY as of revision 1.3
 )
 
 // DLFEAT: what deallocated blocks read as in bits 2:0, and bit 3.
@@ -37,7 +37,7 @@ const (
 // NSATTRWriteProtected is bit 0 of NSATTR.
 const NSATTRWriteProtected uint8 = 1 << 0
 
-// LBAFormat is an LBA format descriptor (NVM figure 98).
+// LBAFormat is an LBA format descriptor (NVM 4.1.5).
 type LBAFormat uint32
 
 // MakeLBAFormat makes a format of 2^lbads byte blocks, ms bytes of metadata and
@@ -66,7 +66,7 @@ func (f LBAFormat) BlockSize() uint32 {
 // MaxLBAFormats is the number of LBA format descriptors.
 const MaxLBAFormats = 64
 
-// IdentifyNamespace is CNS 00h of the NVM command set (NVM figure 97). Field
+// IdentifyNamespace is CNS 00h of the NVM command set (NVM 4.1.5). Field
 // names are the specification's; counts of blocks marked 0-based are that.
 type IdentifyNamespace struct {
 	NSZE, NCAP, NUSE uint64 // blocks
@@ -153,7 +153,7 @@ func (n *IdentifyNamespace) visit(l layout) {
 	}
 }
 
-// IdentifyNamespaceNVM is CNS 05h of the NVM command set (NVM figure 100).
+// IdentifyNamespaceNVM is CNS 05h of the NVM command set (NVM 4.1.5).
 type IdentifyNamespaceNVM struct {
 	LBSTM uint64 // storage tag mask
 	PIC   uint8  // protection information capabilities
@@ -193,7 +193,7 @@ const (
 )
 
 // IdentifyNamespaceIndependent is CNS 08h, what does not depend on the command
-// set (Base figure 280).
+// set (Base 5.17.2).
 type IdentifyNamespaceIndependent struct {
 	NSFEAT           uint8
 	NMIC             uint8

@@ -2,7 +2,7 @@ package nvme
 
 import "fmt"
 
-// ANAState is an asymmetric namespace access state (Base figure 228).
+// ANAState is an asymmetric namespace access state (Base 8.1).
 type ANAState uint8
 
 // ANA states.

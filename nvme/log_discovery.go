@@ -16,7 +16,7 @@ const (
 // NUMREC is 64 bits of a peer's choosing.
 const MaxDiscoveryEntries = 1 << 16
 
-// DiscoveryHeader is the head of log page 70h (Base figure 264). It is in the
+// DiscoveryHeader is the head of log page 70h (Base 5.16.1). It is in the
 // first 20 bytes; the rest is reserved.
 type DiscoveryHeader struct {
 	GENCTR uint64 // changes with every change of the log
@@ -70,7 +70,7 @@ const (
 // ASQSizeMin is the least ASQSZ that a controller may report.
 const ASQSizeMin = 32
 
-// TSASRDMA is the transport specific address subtype of RDMA (RDMA figure 6).
+// TSASRDMA is the transport specific address subtype of RDMA.
 type TSASRDMA struct {
 	QPTYPE RDMAQPType
 	PRTYPE RDMAProvider
@@ -78,7 +78,7 @@ type TSASRDMA struct {
 	PKEY   uint16 // datagram QPs only
 }
 
-// DiscoveryEntry is an entry of log page 70h (Base figure 265).
+// DiscoveryEntry is an entry of log page 70h (Base 5.16.1).
 type DiscoveryEntry struct {
 	TRTYPE  TransportType
 	ADRFAM  AddressFamily

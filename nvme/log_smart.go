@@ -14,7 +14,7 @@ const (
 	WarningPMR         uint8 = 1 << 5
 )
 
-// SMARTLog is log page 02h (Base figure 207). A data unit is a thousand units of
+// SMARTLog is log page 02h (Base 5.16.1). A data unit is a thousand units of
 // 512 bytes, rounded up.
 type SMARTLog struct {
 	CriticalWarning     uint8

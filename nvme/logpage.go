@@ -97,7 +97,7 @@ func (c LogCommand) Init(nsid uint32, r LogRequest) {
 // SupportedPagesSize is the size of log page 00h in bytes.
 const SupportedPagesSize = 1024
 
-// LogSupport is one dword of log page 00h (Base figure 203).
+// LogSupport is one dword of log page 00h (Base 5.16.1).
 type LogSupport uint32
 
 // Bits of a LogSupport. Bits 31:16 are specific to the page.
@@ -124,7 +124,7 @@ const ErrorLocationNone uint16 = 0xFFFF
 // SQIDNone says that an error entry is not of one queue or command.
 const SQIDNone uint16 = 0xFFFF
 
-// ErrorEntry is an entry of log page 01h (Base figure 206).
+// ErrorEntry is an entry of log page 01h (Base 5.16.1).
 type ErrorEntry struct {
 	Count    uint64 // unique, ascending; 0 marks an entry that is not used
 	SQID     uint16
@@ -179,7 +179,7 @@ func (e *ErrorEntry) visit(l layout) {
 // FirmwareLogSize is the size of log page 03h in bytes.
 const FirmwareLogSize = 512
 
-// FirmwareLog is log page 03h (Base figure 209).
+// FirmwareLog is log page 03h (Base 5.16.1).
 type FirmwareLog struct {
 	AFI uint8      // bits 2:0 the active slot, 6:4 that of the next reset
 	FRS [7][8]byte // revisions of slots 1 to 7, PutText; empty slots are zero
@@ -207,7 +207,7 @@ func (f *FirmwareLog) visit(l layout) {
 // EffectsLogSize is the size of log page 05h in bytes.
 const EffectsLogSize = 4096
 
-// Effects is one dword of log page 05h (Base figure 212).
+// Effects is one dword of log page 05h (Base 5.16.1).
 type Effects uint32
 
 // Bits of Effects. Bits 31:20 are the scope.
@@ -248,7 +248,7 @@ func (e EffectsLog) SetIO(o Opcode, v Effects) { le.PutUint32(e[1024+4*int(o):],
 // FeatureEffectsSize is the size of log page 12h in bytes.
 const FeatureEffectsSize = 1024
 
-// FeatureEffect is one dword of log page 12h (Base figure 255).
+// FeatureEffect is one dword of log page 12h (Base 5.16.1).
 type FeatureEffect uint32
 
 // Bits of a FeatureEffect. Bits 31:20 are the scope, as of Effects.
@@ -285,7 +285,7 @@ const ReservationNotificationSize = 64
 // ReservationEvent is the type of a reservation notification.
 type ReservationEvent uint8
 
-// Reservation notifications (Base figure 269).
+// Reservation notifications.
 const (
 	ReservationEmpty                 ReservationEvent = 0
 	ReservationRegistrationPreempted ReservationEvent = 1
@@ -302,7 +302,7 @@ func (e ReservationEvent) String() string {
 	return nameOf(reservationEventNames, e, "reservation notification")
 }
 
-// ReservationNotification is log page 80h (Base figure 269).
+// ReservationNotification is log page 80h (Base 5.16.1).
 type ReservationNotification struct {
 	Count     uint64 // ascending by one for each notification, wrapping to 1
 	Type      ReservationEvent

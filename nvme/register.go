@@ -66,7 +66,7 @@ func withBit[T ~uint32 | ~uint64](v T, n int, on bool) T {
 	return v &^ (1 << n)
 }
 
-// Capabilities is the value of CAP, offset 0h (Base figure 36).
+// Capabilities is the value of CAP, offset 0h (Base 3.1.3.1).
 type Capabilities uint64
 
 // CSS bits of CAP, bits 44:37.
@@ -166,7 +166,7 @@ func (v Version) String() string {
 	return fmt.Sprintf("%d.%d.%d", v.Major(), v.Minor(), v.Tertiary())
 }
 
-// Configuration is the value of CC, offset 14h (Base figure 46).
+// Configuration is the value of CC, offset 14h (Base 3.1.3.5).
 type Configuration uint32
 
 // Values of CC.CSS.
@@ -240,7 +240,7 @@ func (c Configuration) WithIOCQES(n uint8) Configuration {
 // WithCRIME sets CRIME.
 func (c Configuration) WithCRIME(on bool) Configuration { return withBit(c, 24, on) }
 
-// ControllerStatus is the value of CSTS, offset 1Ch (Base figure 47).
+// ControllerStatus is the value of CSTS, offset 1Ch (Base 3.1.3.6).
 type ControllerStatus uint32
 
 // ShutdownStatus is CSTS.SHST.
@@ -285,7 +285,7 @@ func (s ControllerStatus) WithNSSRO(on bool) ControllerStatus { return withBit(s
 // WithPP sets PP.
 func (s ControllerStatus) WithPP(on bool) ControllerStatus { return withBit(s, 5, on) }
 
-// ReadyTimeouts is the value of CRTO, offset 68h (Base figure 61).
+// ReadyTimeouts is the value of CRTO, offset 68h (Base 3.1.3).
 type ReadyTimeouts uint32
 
 // MakeReadyTimeouts makes CRTO of its two times in units of 500 ms.

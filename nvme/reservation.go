@@ -1,6 +1,6 @@
 package nvme
 
-// ReservationType is RTYPE (Base figure 405).
+// ReservationType is RTYPE (Base 7.2).
 type ReservationType uint8
 
 // Reservation types.

@@ -39,11 +39,10 @@ func (s SGL) IsNull() bool {
 	return false
 }
 
-// Validate checks type and sub type against the specification (Base figures
-// 107 to 115) and says nothing of what a transport supports. It is Success,
-// SGLTypeInvalid for a type or sub type that does not exist, or
-// DataSGLLengthInvalid and InvalidSGLSegment for a segment that holds no whole
-// number of descriptors.
+// Validate checks type and sub type against the specification (Base 4.1.2) and
+// says nothing of what a transport supports. It is Success, SGLTypeInvalid for a
+// type or sub type that does not exist, or InvalidSGLSegment for a segment that
+// holds no whole number of descriptors.
 func (s SGL) Validate() Status {
 	switch s.Type() {
 	case SGLDataBlock:

@@ -156,7 +156,7 @@ func (s Status) String() string {
 
 // StatusText is s in words, as a command of opcode o has to read it: from 180h
 // on the command specific codes of fabrics commands and of the NVM command set
-// overlap (Base figure 97).
+// overlap.
 func StatusText(s Status, o Opcode) string {
 	if o == CmdFabrics {
 		if text, ok := fabricsNames[s.Code()]; ok {

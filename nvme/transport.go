@@ -5,7 +5,7 @@ import "fmt"
 // TransportType is TRTYPE of a discovery log entry and of the error log.
 type TransportType uint8
 
-// Transport types (NVMe-oF figure 38).
+// Transport types (Base 5.16.1, log page 70h).
 const (
 	TransportNone  TransportType = 0 // error log: not of a transport
 	TransportRDMA  TransportType = 1
@@ -35,7 +35,7 @@ func ParseTransportType(s string) (TransportType, error) {
 // AddressFamily is ADRFAM of a discovery log entry.
 type AddressFamily uint8
 
-// Address families (NVMe-oF figure 38).
+// Address families (Base 5.16.1, log page 70h).
 const (
 	FamilyIPv4  AddressFamily = 1
 	FamilyIPv6  AddressFamily = 2
@@ -53,7 +53,7 @@ func (f AddressFamily) String() string { return nameOf(familyNames, f, "address 
 // SubsystemType is SUBTYPE of a discovery log entry.
 type SubsystemType uint8
 
-// Subsystem types (Base figure 264).
+// Subsystem types (Base 5.16.1, log page 70h).
 const (
 	SubsystemReferral  SubsystemType = 1 // another discovery service
 	SubsystemNVM       SubsystemType = 2
@@ -70,7 +70,7 @@ func (s SubsystemType) String() string { return nameOf(subsystemNames, s, "subsy
 // RDMAQPType is the RDMA QP service type of TSAS.
 type RDMAQPType uint8
 
-// QP service types (RDMA figure 6).
+// QP service types (RDMA, transport specific address subtype).
 const (
 	RDMAConnected RDMAQPType = 1
 	RDMADatagram  RDMAQPType = 2
@@ -83,7 +83,7 @@ func (t RDMAQPType) String() string { return nameOf(qpTypeNames, t, "QP type") }
 // RDMAProvider is the RDMA provider type of TSAS.
 type RDMAProvider uint8
 
-// RDMA provider types (RDMA figure 6).
+// RDMA provider types (RDMA, transport specific address subtype).
 const (
 	RDMAUnspecified RDMAProvider = 1
 	RDMAInfiniBand  RDMAProvider = 2
