@@ -36,6 +36,8 @@ type Harness struct {
 	// WholeBlocks: a read that races with a write of the same block gives the
 	// old or the new block. Media of which that is not known leave it false.
 	WholeBlocks bool
+	// Allocates: the device is not made for speed.
+	Allocates bool
 	// LockedThread has every owner locked to its OS thread.
 	LockedThread bool
 }
@@ -516,6 +518,9 @@ func testRegistered(t *testing.T, h Harness, spec Spec) {
 
 // testAllocations counts allocations of whole rounds: submit, wait, reap.
 func testAllocations(t *testing.T, h Harness, spec Spec) {
+	if h.Allocates {
+		t.Skip("the device may allocate")
+	}
 	const depth = 8
 	r := NewRig(t, h.open(t, spec), depth)
 	mem := Memory(t, 1<<16)

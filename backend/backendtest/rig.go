@@ -13,7 +13,7 @@ import (
 
 // patience bounds every wait for a completion or notify; only a fault runs
 // into it.
-const patience = 30 * time.Second
+var patience = 30 * time.Second
 
 // Rig drives one queue from one goroutine.
 type Rig struct {
