@@ -46,7 +46,7 @@ type ListenerStatus struct {
 	Name        string `json:"name"`
 	ID          int    `json:"id"`
 	Address     string `json:"address"`
-	Provider    string `json:"provider"` // chosen, once up
+	Provider    string `json:"provider"`         // chosen, once up
 	State       string `json:"state"`            // listening, waiting (for its address), or down
 	Reason      string `json:"reason,omitempty"` // why it does not listen
 	Controllers int    `json:"controllers"`
