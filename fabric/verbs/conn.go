@@ -61,7 +61,7 @@ func (c *conn) handleCM(ev cmEvent) {
 		c.d.emit(fabric.EventAddrChange, 0)
 		return
 	case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
-		c.d.removed()
+		c.d.removed(fabric.EventDeviceRemoved)
 	}
 	if err := ev.err(); err != nil {
 		c.leave(err)

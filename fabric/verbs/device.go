@@ -28,8 +28,9 @@ type device struct {
 	refs    int
 	counts  fabric.ObjectCounts
 	windows int
-	vectors int // completion vectors handed out, round robin
-	gone    bool
+	vectors int                       // completion vectors handed out, round robin
+	lost    map[fabric.EventKind]bool // how it was said to fail or go
+	gone    bool                      // destroyed
 
 	// mu guards what the event routines look up.
 	mu       sync.Mutex
@@ -47,7 +48,7 @@ func newDevice(p *provider, name string, ctx *C.struct_ibv_context, hold **C.str
 	d := &device{
 		p: p, name: name, ctx: ctx, hold: hold, info: info, refs: 1,
 		events: make(chan fabric.Event, 64), eventsUp: true,
-		conns: map[uint32]*conn{}, cqs: map[uintptr]*completionQueue{},
+		conns: map[uint32]*conn{}, cqs: map[uintptr]*completionQueue{}, lost: map[fabric.EventKind]bool{},
 	}
 	if d.async, err = park(int(ctx.async_fd), name+" events"); err != nil {
 		return nil, err

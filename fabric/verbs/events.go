@@ -7,6 +7,8 @@ import "C"
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
@@ -44,8 +46,7 @@ func (d *device) handleAsync(kind int, qpn uint32, port uint8, cq uintptr) {
 	case C.IBV_EVENT_GID_CHANGE:
 		d.emit(fabric.EventGIDChange, port)
 	case C.IBV_EVENT_DEVICE_FATAL:
-		d.emit(fabric.EventDeviceFatal, 0)
-		d.forget()
+		d.removed(fabric.EventDeviceFatal)
 	case C.IBV_EVENT_CQ_ERR:
 		d.cqFailed(cq)
 	case C.IBV_EVENT_COMM_EST:
@@ -83,23 +84,26 @@ func (d *device) cqFailed(cq uintptr) {
 	}
 }
 
-// forget makes the next Open find the device anew: this one is failing or gone.
-func (d *device) forget() {
+// removed handles the word that the device fails or goes away, which may come
+// once for each id. The next Open finds the device anew, and listeners let go
+// of this one: in a goroutine, for the last reference waits for the event
+// routine.
+func (d *device) removed(kind fabric.EventKind) {
 	d.p.mu.Lock()
-	defer d.p.mu.Unlock()
+	known := d.lost[kind]
+	d.lost[kind] = true
 	if d.p.devices[d.name] == d {
 		delete(d.p.devices, d.name)
 	}
-}
-
-// removed handles the CM's word that the device goes away. It may come once
-// for each id.
-func (d *device) removed() {
-	d.p.mu.Lock()
-	known := d.p.devices[d.name] == d
+	listeners := slices.Collect(maps.Keys(d.p.listeners))
 	d.p.mu.Unlock()
 	if known {
-		d.forget()
-		d.emit(fabric.EventDeviceRemoved, 0)
+		return
 	}
+	d.emit(kind, 0)
+	go func() {
+		for _, l := range listeners {
+			l.drop(d)
+		}
+	}()
 }

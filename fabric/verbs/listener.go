@@ -68,7 +68,7 @@ func (p *provider) listen(addr netip.AddrPort, cfg fabric.ListenConfig) (*listen
 		return nil, err
 	}
 	p.mu.Lock()
-	p.listeners++
+	p.listeners[l] = true
 	p.mu.Unlock()
 	return l, nil
 }
@@ -122,7 +122,7 @@ func (l *listener) handleCM(ev cmEvent) {
 		}
 	case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
 		for _, d := range l.held() {
-			d.removed()
+			d.removed(fabric.EventDeviceRemoved)
 		}
 		l.end(errDeviceRemoved)
 	}
@@ -176,8 +176,22 @@ func (l *listener) holdLocked(d *device) {
 	d.change(&d.refs, +1)
 }
 
+// drop gives up a device that is gone.
+func (l *listener) drop(d *device) {
+	l.mu.Lock()
+	held := l.devices[d]
+	delete(l.devices, d)
+	l.mu.Unlock()
+	if held {
+		d.release()
+	}
+}
+
 func (l *listener) Accept(ctx context.Context) (fabric.Request, error) {
 	for {
+		if ctx.Err() != nil {
+			return nil, l.opError("accept", ctxError(ctx))
+		}
 		select {
 		case r := <-l.queue:
 			if l.ended() != nil || r.c.left.Load() {
@@ -229,7 +243,7 @@ func (l *listener) Close() error {
 		d.release()
 	}
 	l.p.mu.Lock()
-	l.p.listeners--
+	delete(l.p.listeners, l)
 	l.p.mu.Unlock()
 	return nil
 }

@@ -23,7 +23,7 @@ type provider struct {
 	// object counts of every device.
 	mu        sync.Mutex
 	devices   map[string]*device // open, by name
-	listeners int
+	listeners map[*listener]bool
 	cm        *cmChannel // nil until the first id
 	closed    bool
 }
@@ -35,7 +35,7 @@ func New() (fabric.Provider, error) {
 	if err := load(); err != nil {
 		return nil, &fabric.OpError{Op: "load " + ProviderName, Err: err}
 	}
-	return &provider{devices: map[string]*device{}}, nil
+	return &provider{devices: map[string]*device{}, listeners: map[*listener]bool{}}, nil
 }
 
 func (p *provider) Name() string { return ProviderName }
@@ -202,9 +202,9 @@ func (p *provider) Close() error {
 	if p.closed {
 		return nil
 	}
-	if n := len(p.devices); n > 0 || p.listeners > 0 {
+	if d, l := len(p.devices), len(p.listeners); d > 0 || l > 0 {
 		return &fabric.OpError{Op: "close provider " + ProviderName,
-			Err: fmt.Errorf("%w: %d devices and %d listeners are open", fabric.ErrBusy, n, p.listeners)}
+			Err: fmt.Errorf("%w: %d devices and %d listeners are open", fabric.ErrBusy, d, l)}
 	}
 	p.closed = true
 	if p.cm != nil {
