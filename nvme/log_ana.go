@@ -90,9 +90,9 @@ func (g *ANAGroup) unmarshal(b []byte) (rest []byte, err error) {
 		return nil, &LengthError{"descriptor", len(b), ANAGroupSize}
 	}
 	g.ID, g.Count, g.State = le.Uint32(b), le.Uint64(b[8:]), ANAState(b[16]&0xF)
-	n := le.Uint32(b[4:])
+	n := int64(le.Uint32(b[4:]))
 	b = b[ANAGroupSize:]
-	if uint64(n) > uint64(len(b)/4) {
+	if n > int64(len(b)/4) {
 		return nil, fmt.Errorf("%d bytes cannot hold %d namespaces", len(b), n)
 	}
 	g.NSIDs = make([]uint32, n)
