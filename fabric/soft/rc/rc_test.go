@@ -1,0 +1,45 @@
+package rc
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/nvmf-go/nvmf/fabric"
+)
+
+// statuses lists how the WRs of an end completed: id and status.
+func statuses(e *end) (s []uint64) {
+	for _, c := range e.wcs {
+		s = append(s, c.ID, uint64(c.Status))
+	}
+	return s
+}
+
+func TestTransfers(t *testing.T) {
+	for _, mtu := range []int{256, 1024, 4096} {
+		for _, n := range []int{0, 1, 3, 255, 256, 257, 4096, 4097, 300_000} {
+			cfg := defaultConfig()
+			cfg.MTU = mtu
+			w := newWorld(t, cfg)
+			a, b := w.ends[0], w.ends[1]
+			fill(a.mem.Bytes()[:n], 1)
+			fill(b.mem.Bytes()[1<<20:1<<20+n], 2)
+			w.recv(1, 9, b.sge(0, n))
+			w.post(0, fabric.SendWR{ID: 1, Op: fabric.OpSend, Flags: fabric.FlagSignaled}, a.sge(0, n))
+			w.post(0, fabric.SendWR{ID: 2, Op: fabric.OpWrite, RemoteAddr: b.mem.Addr() + 500_000, RKey: b.mr.RKey(), Flags: fabric.FlagSignaled}, a.sge(0, n))
+			w.post(0, fabric.SendWR{ID: 3, Op: fabric.OpRead, RemoteAddr: b.mem.Addr() + 1<<20, RKey: b.mr.RKey(), Flags: fabric.FlagSignaled}, a.sge(500_000, n/2), a.sge(500_000+n/2, n-n/2))
+			w.run(time.Second)
+			if len(a.wcs) != 3 || len(b.wcs) != 1 || a.wcs[0].Status|a.wcs[1].Status|a.wcs[2].Status|b.wcs[0].Status != 0 {
+				t.Fatalf("mtu %d, %d bytes: %v and %v", mtu, n, statuses(a), statuses(b))
+			}
+			if b.wcs[0].ByteLen != uint32(n) || a.wcs[2].ByteLen != uint32(n) {
+				t.Errorf("mtu %d: %d received, %d read, of %d", mtu, b.wcs[0].ByteLen, a.wcs[2].ByteLen, n)
+			}
+			if !bytes.Equal(b.mem.Bytes()[:n], a.mem.Bytes()[:n]) || !bytes.Equal(b.mem.Bytes()[500_000:500_000+n], a.mem.Bytes()[:n]) ||
+				!bytes.Equal(a.mem.Bytes()[500_000:500_000+n], b.mem.Bytes()[1<<20:1<<20+n]) {
+				t.Errorf("mtu %d, %d bytes: data differ", mtu, n)
+			}
+		}
+	}
+}

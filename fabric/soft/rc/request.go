@@ -1,0 +1,129 @@
+package rc
+
+import (
+	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/soft/core"
+	"github.com/nvmf-go/nvmf/fabric/soft/wire"
+)
+
+// The opcodes of a message by the place of the packet in it: first, middle,
+// last, only.
+var dataOpcodes = [...][4]wire.Opcode{
+	fabric.OpSend:     {wire.OpSendFirst, wire.OpSendMiddle, wire.OpSendLast, wire.OpSendOnly},
+	fabric.OpSendImm:  {wire.OpSendFirst, wire.OpSendMiddle, wire.OpSendLastImm, wire.OpSendOnlyImm},
+	fabric.OpSendInv:  {wire.OpSendFirst, wire.OpSendMiddle, wire.OpSendLastInv, wire.OpSendOnlyInv},
+	fabric.OpWrite:    {wire.OpWriteFirst, wire.OpWriteMiddle, wire.OpWriteLast, wire.OpWriteOnly},
+	fabric.OpWriteImm: {wire.OpWriteFirst, wire.OpWriteMiddle, wire.OpWriteLastImm, wire.OpWriteOnlyImm},
+}
+
+// place is the index into a row of opcodes of packet i, when that is the first
+// or the last of its message.
+func place(first, last bool) int {
+	switch {
+	case first && last:
+		return 3
+	case last:
+		return 2
+	case first:
+		return 0
+	}
+	return 1
+}
+
+// putData makes the packet at the cursor of a SEND or WRITE and returns the
+// number of sequence numbers it takes, 0 when the memory is not accessible.
+func (r *requester) putData(p *Packet, wr *core.Send) int {
+	mtu := r.q.cfg.MTU
+	off := uint64(r.idx) * uint64(mtu)
+	size := int(min(uint64(wr.Length)-off, uint64(mtu)))
+	last := off+uint64(size) == uint64(wr.Length)
+	if !r.gather(p, off, size) {
+		r.failLater(fabric.StatusLocalProtection)
+		return 0
+	}
+	op := dataOpcodes[wr.Op][place(r.idx == 0, last)]
+	info := op.Info()
+	r.sent++
+	var f wire.BTHFlags
+	if last && wr.Flags&fabric.FlagSolicited != 0 {
+		f = wire.Solicited
+	}
+	r.putBTH(p, op, f, size, last || r.flight() >= r.pace.window())
+	if info.Has(wire.HasRETH) {
+		wire.RETH(p.Header[wire.BTHLen:]).Put(wr.RemoteAddr, wr.RKey, wr.Length)
+	}
+	switch {
+	case info.Has(wire.HasImm):
+		wire.PutImm(p.Header[info.ExtAt:], wr.Imm)
+	case info.Has(wire.HasIETH):
+		wire.PutImm(p.Header[info.ExtAt:], wr.RKey)
+	}
+	return 1
+}
+
+// putBTH begins the packet. An acknowledgement is asked for where ask says so
+// and every so often.
+func (r *requester) putBTH(p *Packet, op wire.Opcode, f wire.BTHFlags, size int, ask bool) {
+	if r.unasked++; ask || r.unasked >= ackEvery {
+		f |= wire.AckReq
+		r.unasked = 0
+	}
+	p.Header = p.Header[:op.Len()]
+	wire.BTH(p.Header).Put(op, f, wire.PadLen(size), r.q.cfg.DestQPN, r.nxt)
+}
+
+// gather points p.Data to size bytes of the WR's message from off on. It is
+// false when they are not accessible.
+func (r *requester) gather(p *Packet, off uint64, size int) bool {
+	p.Size = size
+	if size == 0 {
+		return true
+	}
+	sq := r.q.Sends()
+	if sq.At(r.pos).Flags&fabric.FlagInline != 0 {
+		p.Data = append(p.Data, sq.Inline(r.pos)[off:off+uint64(size)])
+		return true
+	}
+	for t, sges := r.q.Device().Table(), sq.SGEs(r.pos); size > 0; {
+		b, fault := t.Slice(sges, off, uint32(size), 0)
+		if fault != core.FaultNone || len(b) == 0 {
+			return false
+		}
+		p.Data = append(p.Data, b)
+		off, size = off+uint64(len(b)), size-len(b)
+	}
+	return true
+}
+
+// putRead makes a READ request for the responses from the cursor to the end of
+// its chunk.
+func (r *requester) putRead(p *Packet, wr *core.Send) int {
+	if r.q.Device().Table().Check(r.q.Sends().SGEs(r.pos), uint64(wr.Length), fabric.AccessLocalWrite) != core.FaultNone {
+		r.failLater(fabric.StatusLocalProtection)
+		return 0
+	}
+	mtu, chunk := r.q.cfg.MTU, int(wr.Aux)
+	end := min((r.idx/chunk+1)*chunk, r.packets(wr))
+	off := uint64(r.idx) * uint64(mtu)
+	size := min(uint64(end)*uint64(mtu), uint64(wr.Length)) - off
+	r.reads++
+	r.putBTH(p, wire.OpReadRequest, 0, 0, true)
+	wire.RETH(p.Header[wire.BTHLen:]).Put(wr.RemoteAddr+off, wr.RKey, uint32(size))
+	return end - r.idx
+}
+
+// putAtomic makes an atomic request.
+func (r *requester) putAtomic(p *Packet, wr *core.Send) int {
+	if r.q.Device().Table().Check(r.q.Sends().SGEs(r.pos), core.AtomicSize, fabric.AccessLocalWrite) != core.FaultNone {
+		r.failLater(fabric.StatusLocalProtection)
+		return 0
+	}
+	op := wire.OpFetchAdd
+	if wr.Op == fabric.OpCompareSwap {
+		op = wire.OpCmpSwap
+	}
+	r.reads++
+	r.putBTH(p, op, 0, 0, true)
+	wire.AtomicETH(p.Header[wire.BTHLen:]).Put(wr.RemoteAddr, wr.RKey, wr.SwapAdd, wr.Compare)
+	return 1
+}
