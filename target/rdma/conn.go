@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
@@ -84,10 +83,6 @@ type conn struct {
 	quiet       int // polls that emptied the CQ since the last WR has flushed
 	drainTimer  *time.Timer
 	stats       ConnStats
-
-	// Any goroutine.
-
-	reason atomic.Pointer[error] // why it ends: the first that was given
 }
 
 // poolAddr and poolKey locate the memory of the slot's buffers for the device.
@@ -191,18 +186,18 @@ func (c *conn) end(reason error) {
 		}
 		_ = c.fc.Disconnect() // an error means that it is disconnected
 	}
-	c.reason.CompareAndSwap(nil, &reason)
-	c.logEnd()
+	c.logEnd(reason)
 	c.group.ending(c)
-	c.queue.Close(*c.reason.Load())
+	c.queue.Close(reason)
 	c.sweep()
 	c.settle()
 }
 
-// logEnd says who went and why: loudly when it was not in order.
-func (c *conn) logEnd() {
-	reason := *c.reason.Load()
-	if errors.Is(reason, net.ErrClosed) {
+// logEnd says who went and why: loudly when it was not in order, and when
+// nobody has said so.
+func (c *conn) logEnd(reason error) {
+	var core *coreError
+	if errors.Is(reason, net.ErrClosed) || errors.As(reason, &core) {
 		c.group.cfg.Log.Debugf("rdma: %v: queue %d: disconnected: %v", c.peer, c.qid, reason)
 		return
 	}

@@ -137,6 +137,7 @@ func (g *group) wake() {
 // run is the goroutine of the group. It returns when stop has been called.
 func (g *group) run() {
 	defer close(g.ended)
+	g.core.RegisterMemory(g.pools[dataPool].bytes, g.pools[adminPool].bytes)
 	for !g.stopped { // only the goroutine itself sets it
 		if !g.turn() {
 			g.idle()

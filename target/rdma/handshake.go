@@ -58,7 +58,7 @@ func (l *Listener) handshake(ctx context.Context, req fabric.Request) {
 		private: req.PrivateData(), padded: req.Device().Info().Transport != fabric.TransportIWARP,
 		peerIRD: req.PeerIRD(), maxORD: req.Device().Limits().MaxORD,
 	}
-	r, st := o.check(&t.cfg, t.knowsController)
+	r, st := o.check(&t.cfg, t.target.HasController)
 	if st != 0 {
 		l.reject(req, r.QID, st, nil)
 		return

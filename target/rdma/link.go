@@ -25,14 +25,19 @@ func (c *conn) Complete(r *target.Request) {
 	c.respond(s)
 }
 
-// Disconnect ends the connection (target.Link). The first reason counts.
+// Disconnect ends the connection (target.Link). The core has logged why.
 func (c *conn) Disconnect(reason error) {
 	if reason == nil {
 		reason = net.ErrClosed
 	}
-	c.reason.CompareAndSwap(nil, &reason)
-	c.group.post(func() { c.end(reason) })
+	c.group.post(func() { c.end(&coreError{reason}) })
 }
+
+// coreError is a reason that the core gave.
+type coreError struct{ reason error }
+
+func (e *coreError) Error() string { return e.reason.Error() }
+func (e *coreError) Unwrap() error { return e.reason }
 
 // Run runs fn on the group's goroutine (target.Link).
 func (c *conn) Run(fn func()) bool { return c.group.post(fn) }

@@ -125,7 +125,9 @@ func (c *conn) arrived(p capsule) {
 		c.settle()
 	case p.n < nvme.SQESize:
 		c.dropRecv(p.recv)
-		c.end(fmt.Errorf("%w: %d bytes", errShortCapsule, p.n))
+		err := fmt.Errorf("%w: %d bytes", errShortCapsule, p.n)
+		c.queue.Fail(err)
+		c.end(err)
 	case c.outstanding == c.depth:
 		c.dropRecv(p.recv)
 		c.end(fmt.Errorf("%w (%d)", errOutstanding, c.depth))

@@ -58,9 +58,6 @@ func New(tgt *target.Target, cfg Config) (*Transport, error) {
 // Caps are the limits that target.Port.Caps of a listener's port has to have.
 func (t *Transport) Caps() target.TransportCaps { return t.cfg.caps() }
 
-// knowsController says whether a connection request may name that controller.
-func (t *Transport) knowsController(cntlid uint16) bool { return true }
-
 // reserve finds a group for c and counts it there. On success release has to
 // follow some time.
 func (t *Transport) reserve(c *conn, p fabric.Provider, fdev fabric.Device) error {

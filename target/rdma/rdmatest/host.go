@@ -124,7 +124,7 @@ func (q *Queue) alloc() (err error) {
 	}
 	q.recvWRs = make([]fabric.RecvWR, 0, q.nRecv)
 	q.recvSGEs = make([]fabric.SGE, 0, q.nRecv)
-	q.got = make([]Response, 0, q.nRecv+1)
+	q.got, q.taken = make([]Response, 0, 2*q.nRecv), make([]Response, 0, 2*q.nRecv)
 	return err
 }
 

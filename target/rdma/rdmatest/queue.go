@@ -20,7 +20,6 @@ const (
 	idRecv = iota
 	idSend
 	idBind
-	idOther
 )
 
 // Response is a response capsule.
@@ -59,8 +58,9 @@ type Queue struct {
 	sendWR   [1]fabric.SendWR
 	sendSGE  [1]fabric.SGE
 	got      []Response // not yet taken
+	taken    []Response // by the last Take
 	err      error      // of the first completion that failed
-	flushed  int
+	bound    bool       // a memory window was bound
 }
 
 // Err is the first completion error of the queue, flushes excepted.
@@ -170,7 +170,6 @@ func (q *Queue) completed(wc *fabric.Completion) {
 	}
 	switch {
 	case wc.Status == fabric.StatusFlushed:
-		q.flushed++
 		if q.err == nil {
 			q.err = net.ErrClosed
 		}
@@ -182,6 +181,8 @@ func (q *Queue) completed(wc *fabric.Completion) {
 		return
 	case kind == idRecv:
 		q.response(i, wc)
+	case kind == idBind:
+		q.bound = true
 	}
 }
 
@@ -220,11 +221,10 @@ func (q *Queue) PostHeld(n int) error {
 }
 
 // Take removes the responses that are waiting and returns them. They are valid
-// until the next Poll.
+// until the next Take.
 func (q *Queue) Take() []Response {
-	got := q.got
-	q.got = q.got[:0]
-	return got
+	q.got, q.taken = q.taken[:0], q.got
+	return q.taken
 }
 
 // Wait polls until a response has come and takes the first. The error is the
