@@ -6,13 +6,6 @@ import "github.com/nvmf-go/nvmf/nvme"
 // Asynchronous Event Request, in the transport for buffers or data, or for its
 // turn in a backend. What a backend has begun goes on, and the result says so.
 
-func prepareAbort(q *Queue, r *Request) (Transfer, nvme.Status) {
-	if id := r.Cmd.Abort().SQID(); id != 0 && q.ctrl.queue(id) == nil {
-		return Transfer{}, r.bad(nvme.InvalidField, locCDW10, 0)
-	}
-	return Transfer{}, nvme.Success
-}
-
 // queue finds an I/O queue of the controller; nil when there is none.
 func (c *Controller) queue(id uint16) *Queue {
 	c.mu.Lock()

@@ -18,16 +18,16 @@ func (l *changedList) add(nsid uint32) {
 	}
 }
 
-// executeChangedList responds with the list. A host that reads to its end, and
-// does not ask to retain the event, has seen it: then it begins anew. Reading
-// in parts, or with RAE, leaves it.
+// executeChangedList responds with the list. A host that reads all of it at
+// once, and does not ask to retain the event, has seen it: then it begins anew.
+// Reading in parts, or with RAE, leaves it.
 func (q *Queue) executeChangedList(r *Request, l nvme.LogRequest) {
 	c := q.ctrl
 	page := q.group.page[:nvme.IdentifySize]
 	c.mu.Lock()
 	put := nvme.NSList(page).Put(c.changed.ids)
 	if !l.RAE {
-		if end := uint64(put) * 4; l.Offset+l.Length >= end {
+		if l.Offset == 0 && l.Length >= 4*uint64(put) {
 			c.changed.ids = c.changed.ids[:0]
 		}
 		c.clearEventLocked(eventNamespace)

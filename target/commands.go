@@ -27,10 +27,13 @@ var (
 	fabricsCommands [256]command
 )
 
+// Entries of the Commands Supported and Effects log. I/O commands report no
+// scope, though there is a field for it: Linux warns of any bit there that it
+// does not know.
 const (
-	scopeController = nvme.EffectSupported | nvme.EffectScopeController
-	scopeNamespace  = nvme.EffectSupported | nvme.EffectScopeNamespace
-	changesBlocks   = scopeNamespace | nvme.EffectContentChange
+	adminEffects  = nvme.EffectSupported | nvme.EffectScopeController
+	readsBlocks   = nvme.EffectSupported
+	changesBlocks = nvme.EffectSupported | nvme.EffectContentChange
 )
 
 // The tables name functions that read the tables, hence not in their
@@ -43,22 +46,22 @@ func init() {
 
 	admin := func(o nvme.Opcode, c command) {
 		c.op = OpOther
-		c.effects |= scopeController
+		c.effects = adminEffects
 		adminCommands[o] = c
 	}
 	admin(nvme.AdminGetLogPage, command{prepare: prepareLogPage, execute: executeLogPage, discovery: true})
 	admin(nvme.AdminIdentify, command{prepare: prepareIdentify, execute: executeIdentify, discovery: true})
-	admin(nvme.AdminAbort, command{prepare: prepareAbort, execute: executeAbort})
+	admin(nvme.AdminAbort, command{prepare: prepareNoData, execute: executeAbort})
 	admin(nvme.AdminSetFeatures, command{prepare: prepareSetFeatures, execute: executeSetFeatures, discovery: true})
 	admin(nvme.AdminGetFeatures, command{prepare: prepareGetFeatures, execute: executeGetFeatures, discovery: true})
 	admin(nvme.AdminAsyncEvent, command{prepare: prepareNoData, execute: executeAsyncEvent, discovery: true})
 	admin(nvme.AdminKeepAlive, command{prepare: prepareKeepAlive, execute: executeNothing, discovery: true})
 
-	ioCommands[nvme.CmdFlush] = command{prepare: prepareFlush, execute: executeFlush, resume: resumeFlush, op: OpFlush, effects: scopeNamespace}
+	ioCommands[nvme.CmdFlush] = command{prepare: prepareFlush, execute: executeFlush, resume: resumeFlush, op: OpFlush, effects: readsBlocks}
 	ioCommands[nvme.CmdWrite] = command{prepare: prepareWrite, execute: executeTransfer, op: OpWrite, effects: changesBlocks}
-	ioCommands[nvme.CmdRead] = command{prepare: prepareRead, execute: executeTransfer, resume: resumeRead, op: OpRead, effects: scopeNamespace}
-	ioCommands[nvme.CmdCompare] = command{prepare: prepareCompare, execute: executeScan, resume: resumeCompare, op: OpCompare, effects: scopeNamespace}
-	ioCommands[nvme.CmdVerify] = command{prepare: prepareVerify, execute: executeScan, resume: resumeVerify, op: OpVerify, effects: scopeNamespace}
+	ioCommands[nvme.CmdRead] = command{prepare: prepareRead, execute: executeTransfer, resume: resumeRead, op: OpRead, effects: readsBlocks}
+	ioCommands[nvme.CmdCompare] = command{prepare: prepareCompare, execute: executeScan, resume: resumeCompare, op: OpCompare, effects: readsBlocks}
+	ioCommands[nvme.CmdVerify] = command{prepare: prepareVerify, execute: executeScan, resume: resumeVerify, op: OpVerify, effects: readsBlocks}
 	ioCommands[nvme.CmdWriteZeroes] = command{prepare: prepareWriteZeroes, execute: executeTransfer, op: OpWriteZeroes, effects: changesBlocks}
 	ioCommands[nvme.CmdDatasetManagement] = command{prepare: prepareDSM, execute: executeDSM, resume: resumeDSM, op: OpDSM, effects: changesBlocks}
 }

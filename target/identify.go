@@ -102,7 +102,6 @@ func (c *Controller) identifyTransport(id *nvme.IdentifyController) {
 	id.IORCSZ = nvme.CQESize / 16
 	id.FCATT = nvme.FCATTDynamic
 	id.MSDBD = uint8(min(caps.MaxSGL, 255))
-	id.OFCS = nvme.OFCSDisconnect
 	id.SGLS = nvme.SGLSSupported
 	if caps.KeyedSGL {
 		id.SGLS |= nvme.SGLSKeyed
@@ -117,6 +116,7 @@ func (c *Controller) identifyNVM(id *nvme.IdentifyController) {
 	const entrySizes = 0x66 // SQES: 2^6 required and most
 	id.SQES, id.CQES = entrySizes, 0x44
 	id.NN, id.MNAN = MaxNSID, MaxNSID
+	id.OFCS = nvme.OFCSDisconnect
 	id.WCTEMP, id.CCTEMP = warningTemperature, criticalTemperature
 	id.HCTMA, id.MNTMT, id.MXTMT = 1, minThermal, maxThermal
 	id.ONCS = nvme.ONCSCompare | nvme.ONCSVerify | nvme.ONCSSaveSelect
