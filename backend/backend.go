@@ -87,8 +87,10 @@ type Device interface {
 	// Size changes found during I/O are also in Info from then on.
 	Refresh() (changed bool, err error)
 	// NewQueue makes a queue for depth operations in flight. notify is called,
-	// from any goroutine, once for each Arm when a completion is there to be
-	// reaped; it must not block and must not call the queue.
+	// from any goroutine, once for each Arm when there is something for Reap;
+	// it must not block and must not call the queue. What there is may be a
+	// step of an operation that ends later: a Reap of nothing is followed by
+	// another Arm.
 	NewQueue(depth int, notify func()) (Queue, error)
 	// Close fails with ErrBusy while queues are open. Closing twice is nil.
 	Close() error
@@ -104,7 +106,7 @@ type Queue interface {
 	// Reap fills done with what completed and never blocks.
 	Reap(done []Completion) int
 	// Arm asks for one notify, which comes at once (from inside Arm, even)
-	// when completions are there already: nothing is missed by sleeping after
+	// when there is something for Reap already: nothing is missed by sleeping after
 	// it. To Reap once more first may save the sleep.
 	Arm()
 	// Close waits for what is in flight. Closing twice is nil.

@@ -156,7 +156,7 @@ func (q *queue) start(s *slot, then func(*queue, *slot, int32)) {
 			q.deliver(s, -int32(f.errno))
 			return
 		}
-		if f.short > 0 {
+		if f.short > 0 && s.call.iov != nil {
 			s.call.limit(f.short)
 		}
 	}
