@@ -136,6 +136,7 @@ func (q *Queue) notReady() nvme.Status {
 func (q *Queue) refused(r *Request, st nvme.Status) nvme.Status {
 	st = q.logError(r, st)
 	q.count(r, st)
+	r.core.q = nil // what Reject goes by
 	return st
 }
 
@@ -161,6 +162,7 @@ func (q *Queue) finish(r *Request, st nvme.Status) {
 	r.Status = st
 	q.count(r, st)
 	q.executing--
+	r.core.q = nil
 	q.cfg.Link.Complete(r)
 	switch {
 	case q.deletion != nil && q.executing == 1:
