@@ -550,9 +550,12 @@ func testAllocations(t *testing.T, h Harness, spec Spec) {
 				<-r.Woken
 			}
 		}
-		round() // what is made at the first use
-		if n := testing.AllocsPerRun(20, round); n != 0 {
-			t.Errorf("%s: %v allocations in a round of %d", name, n, depth)
+		allocs := 1.0
+		for try := 0; allocs > 0 && try < 3; try++ { // the first may start threads
+			allocs = testing.AllocsPerRun(20, round)
+		}
+		if allocs > 0 {
+			t.Errorf("%s: %v allocations in a round of %d", name, allocs, depth)
 		}
 	}
 }

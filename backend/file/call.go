@@ -1,7 +1,6 @@
 package file
 
 import (
-	"errors"
 	"runtime"
 	"unsafe"
 
@@ -27,6 +26,7 @@ const (
 // call is one system call. Its result is an int32: bytes, or a negative errno.
 type call struct {
 	op    callOp
+	fd    int
 	flags uint32       // RWF_* of callRead and callWrite, mode of callFallocate
 	off   uint64       // bytes
 	n     uint64       // bytes
@@ -41,9 +41,9 @@ type injection struct {
 }
 
 // perform makes the call and waits for it.
-func (c *call) perform(fd int) int32 {
+func (c *call) perform() int32 {
 	for {
-		n, errno := c.once(fd)
+		n, errno := c.once(c.fd)
 		switch errno {
 		case 0:
 			return int32(n)
@@ -82,14 +82,13 @@ func (c *call) transfer(trap uintptr, fd int) (n uintptr, errno unix.Errno) {
 }
 
 func errnoOf(err error) unix.Errno {
-	if err == nil {
+	switch e := err.(type) { //nolint:errorlint // x/sys wraps nothing, and errors.As allocates
+	case nil:
 		return 0
+	case unix.Errno:
+		return e
 	}
-	var e unix.Errno // escapes: not on the way of success
-	if !errors.As(err, &e) {
-		return unix.EIO
-	}
-	return e
+	return unix.EIO
 }
 
 // addr is the address the call's only buffer starts at.

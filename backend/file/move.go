@@ -128,8 +128,8 @@ func (q *queue) advance(s *slot, n uint64) {
 	case done > s.moved:
 		s.moved, s.tries = done, 0
 		q.move(s)
-	default:
-		q.moveAgain(s, unix.EIO)
+	default: // part of a unit: the end may be inside it
+		q.metEnd(s)
 	}
 }
 
@@ -142,7 +142,7 @@ func (q *queue) moveAgain(s *slot, e unix.Errno) {
 	q.finish(s, status(s.op.Kind, e))
 }
 
-// metEnd follows a call that moved nothing: the medium may have shrunk.
+// metEnd follows a call that got nowhere: the medium may have shrunk.
 func (q *queue) metEnd(s *slot) {
 	if q.outside(s) {
 		q.finish(s, nvme.LBAOutOfRange)

@@ -73,7 +73,7 @@ func (p *pool) run() {
 		}
 		s := p.jobs.pop()
 		p.mu.Unlock()
-		s.queue.deliver(s, s.call.perform(s.queue.fd))
+		s.queue.deliver(s, s.call.perform())
 		p.mu.Lock()
 	}
 }

@@ -146,9 +146,14 @@ func (d *Device) synced(op *backend.Op) bool {
 	return d.opts.ReadOnly || !op.FUA && (op.Kind == backend.Read || !d.opts.WriteThrough)
 }
 
-// start makes s.call, whose result goes to then.
+// start makes s.call, whose result goes to then. Calls that change what the
+// page cache of a block device covers fail unless the claim's holder makes
+// them.
 func (q *queue) start(s *slot, then func(*queue, *slot, int32)) {
-	s.then = then
+	s.then, s.call.fd = then, q.fd
+	if s.call.op >= callFallocate {
+		s.call.fd = q.dev.medium.fd
+	}
 	q.busy++
 	if q.dev.inject != nil {
 		f := q.dev.inject(&s.call)

@@ -93,7 +93,12 @@ func (r *ring) push(s *slot) bool {
 	if e == nil {
 		return false
 	}
-	e.Flags, e.UserData = uring.FixedFile, uint64(s.index) // file 0
+	e.UserData = uint64(s.index)
+	if c.fd == r.queue.fd {
+		e.Flags = uring.FixedFile // 0
+	} else {
+		e.FD = int32(c.fd)
+	}
 	switch c.op {
 	case callRead, callWrite:
 		r.transfer(e, c)
@@ -208,7 +213,13 @@ func (r *ring) registerBuffers(mem [][]byte) error {
 	return nil
 }
 
+// close lets go of the file and the memory at once: closing the ring alone
+// does that later, and a file system could not be unmounted until then.
 func (r *ring) close() error {
+	_ = r.uring.UnregisterFiles()
+	if r.regions != nil {
+		_ = r.uring.UnregisterBuffers()
+	}
 	err := errors.Join(r.uring.Close(), r.events.Close())
 	<-r.ended
 	return err

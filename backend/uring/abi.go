@@ -25,6 +25,7 @@ const (
 	registerBuffers     = 0
 	unregisterBuffers   = 1
 	registerFiles       = 2
+	unregisterFiles     = 3
 	registerEventFD     = 4
 	registerProbe       = 8
 	registerEnableRings = 12

@@ -39,6 +39,9 @@ func (r *Ring) RegisterFiles(fds []int32) error {
 	return r.register(registerFiles, unsafe.Pointer(unsafe.SliceData(fds)), len(fds))
 }
 
+// UnregisterFiles undoes RegisterFiles.
+func (r *Ring) UnregisterFiles() error { return r.register(unregisterFiles, nil, 0) }
+
 // RegisterEventFD names the eventfd that completions signal while SetEvents is
 // on.
 func (r *Ring) RegisterEventFD(fd int) error {
