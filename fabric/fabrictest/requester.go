@@ -77,7 +77,8 @@ func (q *queuePair) runLocal(s *core.Send) {
 func (q *queuePair) reap() {
 	sq := q.Sends()
 	for {
-		for done := q.out.executed.Load(); sq.Next() != done; {
+		// Once the queue was flushed, Next is beyond executed for good.
+		for done := q.out.executed.Load(); int32(done-sq.Next()) > 0; {
 			if !q.complete(sq.Next()) {
 				return
 			}
