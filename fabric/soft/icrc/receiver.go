@@ -8,15 +8,15 @@ import "time"
 // could have sent now. Peers count (Linux rxe, most hardware) or begin each
 // send at 0 (a UDP socket with segmentation offload).
 //
-// A Receiver belongs to one goroutine. The zero value with Flow set is ready.
+// Time is that of any monotonic clock. A Receiver belongs to one goroutine. The zero value with Flow set is ready.
 type Receiver struct {
 	Flow Flow
 
 	solve solver
-	next  uint16    // expected identification
-	doubt uint16    // what would follow the one that was refused last
-	known bool      // next was learned
-	at    time.Time // when next was learned
+	next  uint16        // expected identification
+	doubt uint16        // what would follow the one that was refused last
+	known bool          // next was learned
+	at    time.Duration // when next was learned
 }
 
 const (
@@ -31,7 +31,7 @@ const (
 
 // Check says whether the ICRC of the packet b is right. index is its place in
 // the datagram that receive offload glued together, 0 for a single one.
-func (r *Receiver) Check(b []byte, index int, now time.Time) bool {
+func (r *Receiver) Check(b []byte, index int, now time.Duration) bool {
 	if r.Flow.v6 {
 		return r.Flow.residue(b, 0) == 0
 	}
@@ -49,7 +49,7 @@ func (r *Receiver) Check(b []byte, index int, now time.Time) bool {
 
 // recover finds the identification of a packet of n bytes for which guess left
 // d, and says whether to believe it.
-func (r *Receiver) recover(n int, d uint32, guess uint16, now time.Time) bool {
+func (r *Receiver) recover(n int, d uint32, guess uint16, now time.Duration) bool {
 	id, ok := r.solve.id(n, d)
 	fragment := false
 	if !ok {
@@ -72,8 +72,8 @@ func (r *Receiver) recover(n int, d uint32, guess uint16, now time.Time) bool {
 
 // plausible says whether the peer may have sent that identification now. One
 // that is not is believed when its successor comes.
-func (r *Receiver) plausible(id uint16, now time.Time) bool {
-	skip := maxSkip + now.Sub(r.at).Milliseconds() // Linux skips up to one per tick
+func (r *Receiver) plausible(id uint16, now time.Duration) bool {
+	skip := maxSkip + (now - r.at).Milliseconds() // Linux skips up to one per tick
 	switch ahead := int64(id - r.next); {
 	case !r.known, id < maxSegments, ahead < skip, r.next-id <= maxBehind, id-r.doubt < maxBehind:
 		return true
@@ -82,7 +82,7 @@ func (r *Receiver) plausible(id uint16, now time.Time) bool {
 	return false
 }
 
-func (r *Receiver) learn(id uint16, now time.Time) {
+func (r *Receiver) learn(id uint16, now time.Duration) {
 	r.next, r.known, r.at = id+1, true, now
 }
 
