@@ -3,6 +3,7 @@ package cm
 import (
 	"bytes"
 	"encoding/binary"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -154,7 +155,7 @@ func FuzzManager(f *testing.F) {
 			case what < 230 && len(conns) > 0:
 				conns[at%len(conns)].Disconnect(now)
 			case what < 240:
-				if c := m.Connect(Dial{Peer: src}, Local{}, now); c != nil {
+				if c := m.Connect(Dial{Peer: src, Source: netip.AddrPortFrom(cfg.Addr, 1)}, Local{}, now); c != nil {
 					conns = append(conns, c)
 				}
 			case what < 250 && len(conns) > 0:
