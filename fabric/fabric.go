@@ -8,7 +8,8 @@
 //
 // A [QueuePair], a [CompletionQueue] and a [SharedReceiveQueue] belong to one
 // goroutine at a time (the owner, in a target its poll group) and take no lock
-// of their own that the owner could contend on. [Conn.Disconnect],
+// of their own that the owner could contend on. A queue pair, its queues and its
+// SRQ have the same owner. [Conn.Disconnect],
 // [Listener.Close], [Provider] and [Device] methods may be called from any
 // goroutine.
 //
@@ -95,6 +96,7 @@ type Request interface {
 	PeerIRD() int
 	// Accept makes a QP and completes the handshake, as the package comment
 	// draws it. Private data is what the peer's Conn.PrivateData begins with.
+	// When it fails the peer is rejected.
 	Accept(ctx context.Context, cfg ConnConfig) (Conn, error)
 	// Reject refuses with private data for the consumer (at most 148 bytes).
 	Reject(private []byte) error
@@ -131,7 +133,8 @@ type ConnConfig struct {
 	// Closed is called once, from a goroutine of the provider that must not be
 	// blocked, when a connection that was set up leaves the connected state;
 	// err is what Conn.Err returns. It is also called when the handshake fails
-	// after Setup. May be nil.
+	// after Setup: the provider then destroys the QP, and whether its WRs are
+	// flushed before is not said. May be nil.
 	Closed func(err error)
 	// TrafficClass is the DSCP/TOS byte of the connection's packets, where the
 	// provider can set it.
@@ -176,9 +179,10 @@ type Device interface {
 	// reads are always allowed. The region must be closed before m.
 	Register(m *Memory, a Access) (MemoryRegion, error)
 	// NewCompletionQueue makes a CQ for depth completions. notify, when not
-	// nil, is called from a goroutine of the provider once for each Arm, when
-	// a completion is added after it (or was there already); it must not
-	// block and must not call the CQ.
+	// nil, is called once for each Arm, when a completion is added after it
+	// (or was there already). It is called from any goroutine, the owner's
+	// inside Arm, Poll and the posts among them; it must not block and must
+	// not call the CQ.
 	NewCompletionQueue(depth int, notify func()) (CompletionQueue, error)
 	// NewSharedReceiveQueue makes an SRQ, or fails with ErrNotSupported.
 	NewSharedReceiveQueue(depth, maxSGE int) (SharedReceiveQueue, error)
@@ -223,7 +227,9 @@ type QueuePair interface {
 	// fewer than len(wrs) the error says why the next was not (ErrQueueFull
 	// among others). Both slices may be reused on return; the memory the SGEs
 	// name may not until the WR's completion, or the completion of a later WR
-	// when this one is unsignaled.
+	// when this one is unsignaled. RDMA READs beyond Conn.ORD wait in the
+	// queue; with an ORD of 0 posting one fails. In the error state WRs are
+	// either taken, to be flushed, or refused with ErrQPError.
 	PostSend(wrs []SendWR, sges []SGE) (int, error)
 	// PostRecv posts receives, as PostSend does sends.
 	PostRecv(wrs []RecvWR, sges []SGE) (int, error)
@@ -326,7 +332,8 @@ type RecvWR struct {
 	_        [3]uint8
 }
 
-// Completion is a work completion (32 bytes).
+// Completion is a work completion (32 bytes). When Status is not success only
+// ID, QPN, Status and Vendor mean anything, as with ibv_wc.
 type Completion struct {
 	ID      uint64
 	QPN     uint32
