@@ -227,6 +227,9 @@ func (g *Group) markBusy(a *attachment) {
 // it may call Link.Complete many times. It returns the number of operations
 // reaped and never blocks.
 func (g *Group) Poll() int {
+	if len(g.busy) > 0 {
+		g.now = g.target.now() // latencies end here, not at the top of the turn
+	}
 	reaped := 0
 	for i := 0; i < len(g.busy); {
 		a := g.busy[i]

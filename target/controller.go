@@ -182,6 +182,7 @@ func (c *Controller) dropQueue(q *Queue) {
 func (c *Controller) dropQueues(reason error) {
 	c.mu.Lock()
 	queues := c.queuesLocked()
+	clear(c.queues) // their identifiers are free at once
 	c.mu.Unlock()
 	for _, q := range queues {
 		q.cfg.Link.Disconnect(reason)

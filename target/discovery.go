@@ -30,8 +30,9 @@ func (t *Target) discoveryChangedLocked() {
 	for c := range t.discovery.ctrls {
 		c.mu.Lock()
 		pleo, old := c.disc.pleo, c.disc.log
+		wanted := c.features.asyncEvents&nvme.EventDiscovery != 0
 		c.mu.Unlock()
-		if old != nil && bytes.Equal(old[nvme.DiscoveryHeaderSize:], t.discoveryLogLocked(c, pleo)[nvme.DiscoveryHeaderSize:]) {
+		if !wanted || old != nil && bytes.Equal(old[nvme.DiscoveryHeaderSize:], t.discoveryLogLocked(c, pleo)[nvme.DiscoveryHeaderSize:]) {
 			continue
 		}
 		c.raise(eventDiscovery)

@@ -18,6 +18,6 @@
 //
 // A [Controller]'s admin state is behind its mutex: it is used by the owner of
 // its admin queue, by the owners of its I/O queues when they connect or fail,
-// and by the target's timer. No lock is held while anything blocks. The order
-// is Target.mu, then Controller.mu.
+// and by the target's timer. The order is Target.mu, then Controller.mu, and
+// nothing that may block is called with either, but for writing a log line.
 package target

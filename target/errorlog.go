@@ -37,8 +37,8 @@ func (q *Queue) logError(r *Request, st nvme.Status) nvme.Status {
 		SQID: q.id, CID: r.Cmd.CID(), Status: st, Location: r.core.loc, NSID: r.Cmd.NSID(),
 		TRTYPE: q.cfg.Port.Type, Specific: r.Result,
 	}
-	if r.core.size > 0 {
-		e.LBA = r.Cmd.SLBA()
+	if n := r.core.ns; n != nil && r.core.size > 0 {
+		e.LBA = r.Cmd.SLBA() + r.core.at>>n.shift
 	}
 	c.mu.Lock()
 	c.errors.add(e)

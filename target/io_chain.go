@@ -58,8 +58,12 @@ func resumeVerify(q *Queue, r *Request, st nvme.Status) {
 }
 
 func resumeCompare(q *Queue, r *Request, st nvme.Status) {
-	if st.OK() && !equalAt(r.Bufs, r.core.at, r.Scratch) {
-		st = nvme.CompareFailure | nvme.StatusDNR
+	if st.OK() {
+		same := commonPrefix(r.Bufs, r.core.at, r.Scratch)
+		if same < r.core.op.Length {
+			r.core.at += same // for the LBA in the error log
+			st = nvme.CompareFailure | nvme.StatusDNR
+		}
 	}
 	if !st.OK() || q.scanned(r) {
 		q.finish(r, st)
@@ -82,32 +86,39 @@ func (q *Queue) scanned(r *Request) bool {
 	return false
 }
 
-// equalAt says whether want is what data holds from byte at on.
-func equalAt(data [][]byte, at uint64, want [][]byte) bool {
-	for at > 0 && at >= uint64(len(data[0])) {
+// commonPrefix is how many bytes of want are what data holds from byte at on:
+// whole pieces, and then up to the first byte that differs.
+func commonPrefix(data [][]byte, at uint64, want [][]byte) (same uint64) {
+	for len(data) > 0 && at >= uint64(len(data[0])) {
 		at -= uint64(len(data[0]))
 		data = data[1:]
 	}
-	rest := []byte(nil)
-	if len(data) > 0 {
-		rest, data = data[0][at:], data[1:]
-	}
 	for _, w := range want {
-		for len(w) > 0 {
-			for len(rest) == 0 {
-				if len(data) == 0 {
-					return false
-				}
-				rest, data = data[0], data[1:]
+		for len(w) > 0 && len(data) > 0 {
+			d := data[0][at:]
+			n := min(len(w), len(d))
+			if !bytes.Equal(w[:n], d[:n]) {
+				return same + firstDifference(w[:n], d[:n])
 			}
-			n := min(len(w), len(rest))
-			if !bytes.Equal(w[:n], rest[:n]) {
-				return false
+			same += uint64(n)
+			w, at = w[n:], at+uint64(n)
+			if at == uint64(len(data[0])) {
+				data, at = data[1:], 0
 			}
-			w, rest = w[n:], rest[n:]
 		}
 	}
-	return true
+	return same
+}
+
+// firstDifference is the index of the first byte in which a and b, of equal
+// length, differ.
+func firstDifference(a, b []byte) uint64 {
+	for i := range a {
+		if a[i] != b[i] {
+			return uint64(i)
+		}
+	}
+	return uint64(len(a))
 }
 
 func prepareFlush(q *Queue, r *Request) (Transfer, nvme.Status) {
