@@ -552,7 +552,7 @@ func testAllocations(t *testing.T, h Harness, spec Spec) {
 		}
 		allocs := 1.0
 		for try := 0; allocs > 0 && try < 3; try++ { // the first may start threads
-			allocs = testing.AllocsPerRun(20, round)
+			allocs = testing.AllocsPerRun(8, round)
 		}
 		if allocs > 0 {
 			t.Errorf("%s: %v allocations in a round of %d", name, allocs, depth)

@@ -103,11 +103,7 @@ func TestBlockDeviceLocks(t *testing.T) {
 	if err := unix.Mount(l.path, dir, "ext4", 0, ""); err != nil {
 		t.Skip(err)
 	}
-	defer func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer unmount(t, dir)
 	if _, err := file.Open(file.Options{Path: l.path}); !errors.Is(err, backend.ErrLocked) || !strings.Contains(err.Error(), "mounted on "+dir) {
 		t.Errorf("a mounted device: %v", err)
 	}

@@ -18,9 +18,10 @@ import (
 // process: exclusive for a writer, shared for readers. A block device is
 // claimed with O_EXCL as well, which keeps out mounts and other claims.
 
-// blockPatience is how long the lock of a block device is tried: udev holds
-// one for a moment when it looks at a device.
-const blockPatience = time.Second
+// blockPatience is how long the lock and the claim of a block device are
+// tried: udev holds a lock for a moment when it looks at a device, and the
+// kernel a claim when its holder has just closed.
+const blockPatience = 300 * time.Millisecond
 
 // errNotLocked is in every error of lock.
 var errNotLocked = errors.New("not locked")
@@ -32,23 +33,25 @@ func (m *medium) lock(exclusive bool) error {
 	if exclusive {
 		how = unix.LOCK_EX
 	}
-	var patience time.Duration
-	if m.block {
-		patience = blockPatience
+	err := m.patiently(unix.EWOULDBLOCK, func() error { return unix.Flock(m.fd, how|unix.LOCK_NB) })
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return &lockedError{holder: m.holder()}
 	}
-	const pause = 50 * time.Millisecond
-	for ; ; patience -= pause {
-		err := retryEINTR(func() error { return unix.Flock(m.fd, how|unix.LOCK_NB) })
-		switch {
-		case err == nil:
-			return nil
-		case errnoOf(err) != unix.EWOULDBLOCK:
-			return fmt.Errorf("%w against a second opener: flock: %w", errNotLocked, err)
-		case patience <= 0:
-			return &lockedError{holder: m.holder()}
-		}
+	if err != nil {
+		return fmt.Errorf("%w against a second opener: flock: %w", errNotLocked, err)
+	}
+	return nil
+}
+
+// patiently repeats a call for a block device while it fails with busy.
+func (m *medium) patiently(busy unix.Errno, call func() error) error {
+	const pause = 25 * time.Millisecond
+	err := retryEINTR(call)
+	for waited := time.Duration(0); m.block && errors.Is(err, busy) && waited < blockPatience; waited += pause {
 		time.Sleep(pause)
+		err = retryEINTR(call)
 	}
+	return err
 }
 
 // lockedError is backend.ErrLocked with who holds the lock.
@@ -102,10 +105,14 @@ func describe(pid int) string {
 	return fmt.Sprintf(": process %d (%s)", pid, bytes.TrimSpace(name))
 }
 
-// claimed explains EBUSY from O_EXCL on a block device.
-func claimed(dev uint64) error {
-	if at := mountPoint(dev); at != "" {
+// claimed explains EBUSY from O_EXCL on a block device. Whoever claimed it may
+// have locked it as well, and then has a name.
+func (m *medium) claimed() error {
+	if at := mountPoint(m.rdev); at != "" {
 		return &lockedError{": mounted on " + at}
+	}
+	if who := m.holder(); who != "" {
+		return &lockedError{who}
 	}
 	return &lockedError{": it is in use as a block device"}
 }

@@ -116,4 +116,9 @@ func (m *medium) reopen(readOnly bool) (int, error) {
 	return unix.FcntlInt(uintptr(m.fd), unix.F_DUPFD_CLOEXEC, 0)
 }
 
-func (m *medium) close() error { return unix.Close(m.fd) }
+// close unlocks before it closes: the kernel may hold on to the file for a
+// moment longer than we do.
+func (m *medium) close() error {
+	_ = unix.Flock(m.fd, unix.LOCK_UN) // an error shows in Close
+	return unix.Close(m.fd)
+}

@@ -29,8 +29,16 @@ func openMedium(o *Options) (m *medium, err error) {
 
 // prepare is what follows the opening.
 func (m *medium) prepare(o *Options, created bool) error {
-	if err := m.identify(); err != nil {
+	if err := m.identify(func(st *unix.Stat_t) error { return unix.Fstat(m.fd, st) }); err != nil {
 		return err
+	}
+	m.logical = 1
+	if m.block {
+		size, err := unix.IoctlGetInt(m.fd, unix.BLKSSZGET)
+		if err != nil {
+			return os.NewSyscallError("BLKSSZGET", err)
+		}
+		m.logical = uint32(size)
 	}
 	if err := m.lock(!o.ReadOnly); err != nil {
 		return err
@@ -44,66 +52,54 @@ func (m *medium) prepare(o *Options, created bool) error {
 // openPath opens o.Path, or creates it when it may. It looks before it opens:
 // opening a FIFO would block.
 func openPath(o *Options) (m *medium, created bool, err error) {
-	var st unix.Stat_t
-	err = unix.Stat(o.Path, &st)
+	m = &medium{path: o.Path}
+	err = m.identify(func(st *unix.Stat_t) error { return unix.Stat(o.Path, st) })
 	if errors.Is(err, unix.ENOENT) && o.Create {
-		m, err = openFile(o, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL)
+		err = m.open(unix.O_RDWR | unix.O_CREAT | unix.O_EXCL)
 		return m, err == nil, err
 	}
 	if err != nil {
 		return nil, false, err
 	}
 	flags := unix.O_RDWR
-	if o.ReadOnly {
+	switch {
+	case o.ReadOnly:
 		flags = unix.O_RDONLY
+	case m.block:
+		flags |= unix.O_EXCL
 	}
+	return m, false, m.open(flags)
+}
+
+// identify remembers which file it is, and of what type.
+func (m *medium) identify(stat func(*unix.Stat_t) error) error {
+	var st unix.Stat_t
+	if err := stat(&st); err != nil {
+		return err
+	}
+	m.dev, m.ino, m.rdev, m.block = st.Dev, st.Ino, 0, false
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 	case unix.S_IFBLK:
-		if !o.ReadOnly {
-			flags |= unix.O_EXCL
-		}
+		m.rdev, m.block = st.Rdev, true
 	default:
-		return nil, false, errors.New("is neither a regular file nor a block device")
+		return errors.New("is neither a regular file nor a block device")
 	}
-	m, err = openFile(o, flags)
-	if errors.Is(err, unix.EBUSY) {
-		err = claimed(st.Rdev)
-	}
-	return m, false, err
+	return nil
 }
 
-func openFile(o *Options, flags int) (*medium, error) {
-	var fd int
-	err := retryEINTR(func() (err error) {
-		fd, err = unix.Open(o.Path, flags|unix.O_CLOEXEC, 0o600)
+func (m *medium) open(flags int) error {
+	err := m.patiently(unix.EBUSY, func() (err error) {
+		m.fd, err = unix.Open(m.path, flags|unix.O_CLOEXEC, 0o600)
 		return err
 	})
-	if !o.ReadOnly && status(backend.Write, errnoOf(err)) == nvme.NamespaceWriteProtected {
-		return nil, fmt.Errorf("cannot be opened for writing, and ReadOnly is not set: %w", err)
+	switch {
+	case errors.Is(err, unix.EBUSY) && m.block:
+		return m.claimed()
+	case flags&unix.O_RDWR != 0 && status(backend.Write, errnoOf(err)) == nvme.NamespaceWriteProtected:
+		return fmt.Errorf("cannot be opened for writing, and ReadOnly is not set: %w", err)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &medium{path: o.Path, fd: fd}, nil
-}
-
-// identify remembers which file was opened.
-func (m *medium) identify() error {
-	var st unix.Stat_t
-	if err := unix.Fstat(m.fd, &st); err != nil {
-		return os.NewSyscallError("fstat", err)
-	}
-	m.dev, m.ino, m.logical = st.Dev, st.Ino, 1
-	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return nil
-	}
-	size, err := unix.IoctlGetInt(m.fd, unix.BLKSSZGET)
-	if err != nil {
-		return os.NewSyscallError("BLKSSZGET", err)
-	}
-	m.block, m.rdev, m.logical = true, st.Rdev, uint32(size)
-	return nil
+	return err
 }
 
 func retryEINTR(call func() error) error {

@@ -349,9 +349,7 @@ func mounted(t *testing.T, fsType, data string) string {
 		t.Skipf("mounting %s: %v", fsType, err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Errorf("unmounting %s: %v", dir, err)
-		}
+		unmount(t, dir)
 	})
 	return dir
 }

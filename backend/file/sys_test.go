@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -103,5 +104,19 @@ func format(t testing.TB, path string) {
 	}
 	if out, err := exec.Command(mkfs, "-q", path).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// unmount tries for a moment: io_uring lets go of a file a little after the
+// completion of its last operation.
+func unmount(t testing.TB, dir string) {
+	t.Helper()
+	err := unix.Unmount(dir, 0)
+	for try := 0; errors.Is(err, unix.EBUSY) && try < 200; try++ {
+		time.Sleep(5 * time.Millisecond)
+		err = unix.Unmount(dir, 0)
+	}
+	if err != nil {
+		t.Errorf("unmounting %s: %v", dir, err)
 	}
 }
