@@ -196,12 +196,7 @@ func TestReject(t *testing.T) {
 	if st := fresh.q.Reject(&fakeSlot(77).Request, nvme.SGLTypeInvalid, -1); st != nvme.SGLTypeInvalid {
 		t.Errorf("before Connect there is no log: %v", st)
 	}
-	log := make(nvme.Command, nvme.SQESize)
-	log.GetLogPage().Init(0, nvme.LogRequest{LID: nvme.LogError, Length: nvme.ErrorEntrySize})
-	var e nvme.ErrorEntry
-	if err := e.Unmarshal(r.ok(admin, log, nil, nvme.ErrorEntrySize).in); err != nil {
-		t.Fatal(err)
-	}
+	e := r.latestError(admin)
 	if e.SQID != 1 || e.CID != 77 || e.Location != 39 || e.Status.Code() != nvme.SGLTypeInvalid || e.Count != 1 {
 		t.Errorf("%+v", e)
 	}

@@ -298,6 +298,8 @@ func (s *script) dump(v interface{ Unmarshal([]byte) error }, b []byte) {
 				s.printf("  CSI 0\n")
 			} else if f.Kind() == reflect.Array && f.Type().Elem().Kind() == reflect.Uint8 {
 				s.printf("  %s %q\n", name, strings.TrimRight(string(bytesOf(f)), " \x00"))
+			} else if f.Kind() == reflect.Array && f.Type().Elem().Kind() == reflect.Array {
+				s.printf("  %s[0] %q\n", name, bytesOf(f.Index(0)))
 			} else if f.Kind() == reflect.Array {
 				s.printf("  %s[0] %v\n", name, f.Index(0).Interface())
 			} else {
