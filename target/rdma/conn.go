@@ -41,9 +41,9 @@ type conn struct {
 	index     uint32 // in group.conns
 	gen       uint32 // of the IDs of its receives
 	qid       uint16
-	depth     int // capsules the host may have outstanding
-	hostRecvs int // receives the host posts: responses that may be in flight
-	sqDepth   int
+	depth     int  // capsules the host may have outstanding
+	hostRecvs int  // receives the host posts: responses that may be in flight
+	sqDepth   int  // WRs that requests may have on the send queue; a mark has one more
 	shared    bool // receives come from dev.srq
 	recvs     recvArea
 	cqes      []byte // a CQE for each slot
@@ -108,7 +108,7 @@ func (g *group) attach(c *conn, qp fabric.QueuePair) error {
 	}
 	c.index = g.place(c)
 	c.gen = g.nextGen
-	c.sq = newRing[uint64](c.sqDepth, g.nextGen)
+	c.sq = newRing[uint64](c.sqDepth+1, g.nextGen)
 	g.nextGen += genStep
 	if !c.cq.attached {
 		c.cq.attached = true

@@ -16,6 +16,7 @@ type offer struct {
 	padded  bool // private may be longer than it was sent: zeroes behind it
 	peerIRD int  // RDMA READs the host can answer at a time
 	maxORD  int  // RDMA READs our device can have in flight
+	maxQP   int  // WRs of one of its queues; 0: unknown
 }
 
 // check decides on a connection request (RDMA 3.1). The status is 0 when the
@@ -30,6 +31,9 @@ func (o *offer) check(cfg *Config, known func(cntlid uint16) bool) (r nvme.CMReq
 	depth := cfg.MaxQueueDepth
 	if r.QID == 0 {
 		depth = cfg.AdminDepth
+	}
+	if o.maxQP > 0 {
+		depth = min(depth, o.maxQP-1) // a queue posts one receive more
 	}
 	switch {
 	case r.RecFmt != 0:
@@ -54,9 +58,10 @@ func (o *offer) check(cfg *Config, known func(cntlid uint16) bool) (r nvme.CMReq
 // established, refused or has failed.
 func (l *Listener) handshake(ctx context.Context, req fabric.Request) {
 	t := l.t
+	info := req.Device().Info()
 	o := offer{
-		private: req.PrivateData(), padded: req.Device().Info().Transport != fabric.TransportIWARP,
-		peerIRD: req.PeerIRD(), maxORD: req.Device().Limits().MaxORD,
+		private: req.PrivateData(), padded: info.Transport != fabric.TransportIWARP,
+		peerIRD: req.PeerIRD(), maxORD: info.Limits.MaxORD, maxQP: info.Limits.MaxQPDepth,
 	}
 	r, st := o.check(&t.cfg, t.target.HasController)
 	if st != 0 {
@@ -81,7 +86,7 @@ func (l *Listener) connect(ctx context.Context, req fabric.Request, c *conn) {
 	(&nvme.CMAccept{CRQSize: uint16(c.depth)}).MarshalTo(accept)
 	cfg := fabric.ConnConfig{
 		SendCQ: c.cq.cq, RecvCQ: c.cq.cq,
-		SendDepth: c.sqDepth, RecvDepth: c.recvs.n,
+		SendDepth: c.sqDepth + 1, RecvDepth: c.recvs.n,
 		MaxSendSGE: max(c.dev.writeSGE, c.dev.readSGE), MaxRecvSGE: max(c.recvs.sges, 1),
 		MaxInline:  nvme.CQESize,
 		ORD:        l.t.cfg.MaxReads,
@@ -162,7 +167,7 @@ func (c *conn) sendDepth() int {
 	most := cfg.MaxSGL + maxPieces + int(uint32(cfg.MaxTransfer)/c.dev.maxMessage) + 1
 	want := max(2*c.depth+min(cfg.MaxReads, lim.MaxORD), 2*most)
 	if lim.MaxQPDepth > 0 {
-		want = min(want, lim.MaxQPDepth)
+		want = min(want, lim.MaxQPDepth-1) // one is for a mark
 	}
 	return max(want, most)
 }

@@ -47,6 +47,8 @@ func TestOfferCheck(t *testing.T) {
 		{"I/O depth 129", fine(with(io, func(r *nvme.CMRequest) { r.HSQSize = 128 })), nvme.CMInvalidHSQSize},
 		{"I/O depth 65536", fine(with(io, func(r *nvme.CMRequest) { r.HSQSize = 65535 })), nvme.CMInvalidHSQSize},
 		{"I/O depth 1", fine(with(io, func(r *nvme.CMRequest) { r.HSQSize = 0 })), nvme.CMInvalidHSQSize},
+		{"deeper than the device", offer{private: request(io, 32), padded: true, peerIRD: 16, maxORD: 16, maxQP: 128}, nvme.CMInvalidHSQSize},
+		{"as deep as the device", offer{private: request(io, 32), padded: true, peerIRD: 16, maxORD: 16, maxQP: 129}, 0},
 		{"no host receives", fine(with(io, func(r *nvme.CMRequest) { r.HRQSize = 0 })), nvme.CMInvalidHRQSize},
 		{"fewer host receives", fine(with(io, func(r *nvme.CMRequest) { r.HRQSize = 1 })), 0},
 		{"many host receives", fine(with(io, func(r *nvme.CMRequest) { r.HRQSize = 65535 })), 0},

@@ -220,18 +220,35 @@ func (c *conn) postSends(b *batch) {
 	}
 	c.end(fmt.Errorf("post send: %w", err))
 	c.sweep()
+	if n > 0 {
+		c.mark()
+	}
 }
 
-// unpost takes the WR with that ID out of the counts.
+// mark posts a WRITE of nothing that will flush. Without it unsignaled WRs that
+// were posted last could have ended well, and nothing would tell.
+func (c *conn) mark() {
+	id := makeID(c.sq.tail, c.index, 0) | uint64(wrMark)
+	b := &c.group.batch
+	b.reset()
+	b.add(fabric.SendWR{ID: id, Op: fabric.OpWrite, Flags: fabric.FlagSignaled}, 0)
+	if n, _ := c.qp.PostSend(b.wrs, nil); n == 1 { // else the drain timer has to do
+		c.sq.push(id)
+	}
+}
+
+// unpost takes the WR with that ID out of the counts. A mark has no slot.
 func (c *conn) unpost(id uint64) *slot {
 	s := &c.slots[idSlot(id)]
-	s.wrs--
 	switch idKind(id) {
+	case wrMark:
+		return nil
 	case wrRead, wrReadLast:
 		c.reads--
 	case wrSend, wrSendInv:
 		c.sends--
 	}
+	s.wrs--
 	return s
 }
 
@@ -262,7 +279,7 @@ func (c *conn) sendDone(wc *fabric.Completion) {
 // retire ends one WR and moves its slot on.
 func (c *conn) retire(id uint64) {
 	s := c.unpost(id)
-	if s.wrs > 0 {
+	if s == nil || s.wrs > 0 {
 		return
 	}
 	switch kind := idKind(id); {
@@ -278,6 +295,7 @@ func (c *conn) retire(id uint64) {
 var sendNames = [...]string{
 	wrRead: "RDMA READ of the command's data", wrReadLast: "RDMA READ of the command's data",
 	wrWrite: "RDMA WRITE of the command's data", wrSend: "SEND of a response", wrSendInv: "SEND_WITH_INV of a response",
+	wrMark: "RDMA WRITE of nothing",
 }
 
 // brokenSend ends the connection with the cause that a completion gives.

@@ -62,6 +62,7 @@ const (
 	wrWrite                    // data to the host
 	wrSend                     // the response
 	wrSendInv                  // the response, ending the host's key
+	wrMark                     // nothing: its flush tells that of those before it
 )
 
 // IDs of work requests: see the package comment. The generation is the number

@@ -92,7 +92,7 @@ func (t *Transport) reserve(c *conn, p fabric.Provider, fdev fabric.Device) erro
 }
 
 // completions is how many completions of the connection there can be at a time.
-func (c *conn) completions() int { return c.sqDepth + c.depth + 1 }
+func (c *conn) completions() int { return c.sqDepth + 1 + c.depth + 1 }
 
 // chooseRecvLocked decides whether the connection shares receives, and makes
 // the shared ones when they are not there.

@@ -15,6 +15,7 @@ type Host struct {
 	Target netip.AddrPort
 	NQN    nvme.NQN
 	ID     nvme.HostID
+	KATO   uint32 // keep alive timeout of Admin's controllers in ms; 0 is none
 }
 
 // Options say how to connect a queue. The zero value is what a host does for an

@@ -24,7 +24,7 @@ func (h *Host) Admin(ctx context.Context, subsys nvme.NQN, o Options) (*Session,
 		return nil, err
 	}
 	s := &Session{Host: h, Admin: q, Subsys: subsys}
-	r, err := h.Connect(ctx, q, ConnectParams{Subsys: subsys, CNTLID: nvme.CNTLIDDynamic, SQSize: q.opts.HSQSize})
+	r, err := h.Connect(ctx, q, ConnectParams{Subsys: subsys, CNTLID: nvme.CNTLIDDynamic, SQSize: q.opts.HSQSize, KATO: h.KATO})
 	if err != nil {
 		return nil, errors.Join(err, q.Close())
 	}
