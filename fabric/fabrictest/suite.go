@@ -462,6 +462,9 @@ func same(s *suite, what string, got, want []byte) {
 // transport is what the devices speak.
 func (s *suite) transport() fabric.Transport { return s.a.dev.Info().Transport }
 
+// sameDevice says whether both ends are on one device.
+func (s *suite) sameDevice() bool { return s.a.p == s.b.p && s.a.dev.Name() == s.b.dev.Name() }
+
 // unacknowledged says that SENDs and WRITEs complete before the peer has said
 // anything, as on iWARP: what the peer refuses shows up later.
 func (s *suite) unacknowledged() bool { return s.transport() == fabric.TransportIWARP }

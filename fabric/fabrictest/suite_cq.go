@@ -107,7 +107,7 @@ func (w *sleeper) wait() ([]fabric.Completion, error) {
 // testNoLostWakeup plays ping-pong between two owners that sleep: one wake-up
 // lost stops it.
 func testNoLostWakeup(s *suite) {
-	const rounds = 1500
+	const rounds = 600
 	var ws [2]*sleeper
 	for i, e := range []*end{s.a, s.b} {
 		w := &sleeper{woken: make(chan struct{}, 1), wc: make([]fabric.Completion, 8), limit: s.cfg.Timeout}

@@ -98,7 +98,7 @@ func (s *suite) violations() (list []violation) {
 	readOnly := s.region(b, fabric.AccessRemoteRead)
 	local := s.region(b, fabric.AccessLocalWrite)
 	foreign := ""
-	if s.a.dev.Name() == b.dev.Name() && s.a.p == b.p {
+	if s.sameDevice() {
 		foreign = "both ends are on one device"
 	}
 	ops := map[string]fabric.Opcode{"READ": fabric.OpRead, "WRITE": fabric.OpWrite}

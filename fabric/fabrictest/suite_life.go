@@ -55,7 +55,7 @@ func testDisconnect(s *suite) {
 				}
 				s.must(sd.conn.Close())
 				s.must(sd.conn.Close())
-				if n := sd.dev.Counts().QPs; n > 1 || s.a.dev.Name() != s.b.dev.Name() && n != 0 {
+				if n := sd.dev.Counts().QPs; n > 1 || !s.sameDevice() && n != 0 {
 					s.Errorf("%s: %d queue pairs after Close", sd.name, n)
 				}
 			}
