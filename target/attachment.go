@@ -211,7 +211,7 @@ func (g *Group) submit(a *attachment) {
 // nothing in flight, so that no completion would ever make room.
 func (g *Group) refused(a *attachment) {
 	r := a.waiting.pop()
-	g.target.log.warnf("%v: the backend refuses an operation (%v)", a.ns, r.core.op.Kind)
+	g.target.log.limited("%v: the backend refuses an operation (%v)", a.ns, r.core.op.Kind)
 	r.core.q.finish(r, nvme.InternalError)
 }
 
@@ -266,7 +266,7 @@ func (g *Group) reap(a *attachment) (reaped int) {
 func (g *Group) complete(a *attachment, c backend.Completion) {
 	r := a.release(c.ID)
 	if r == nil {
-		g.target.log.warnf("%v: the backend completed an unknown operation %#x", a.ns, c.ID)
+		g.target.log.limited("%v: the backend completed an unknown operation %#x", a.ns, c.ID)
 		return
 	}
 	st := c.Status
@@ -280,8 +280,10 @@ func (g *Group) complete(a *attachment, c backend.Completion) {
 	r.core.q.finish(r, st)
 }
 
-// failed says which of a backend's errors are not worth a retry.
+// failed reports a backend's error, and says which are not worth a retry.
 func (a *attachment) failed(r *Request, st nvme.Status) nvme.Status {
+	op := &r.core.op
+	a.ns.sub.target.log.limited("%v: %v of %d bytes at %d failed: %v", a.ns, op.Kind, op.Length, op.Offset, st)
 	switch st.Code() {
 	case nvme.LBAOutOfRange:
 		// The medium is smaller than we believed.

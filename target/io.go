@@ -172,7 +172,7 @@ func (q *Queue) attach(r *Request) (*attachment, nvme.Status) {
 	}
 	a, err := q.group.attachment(n)
 	if err != nil {
-		q.group.target.log.warnf("%v", err)
+		q.group.target.log.limited("%v", err)
 		return nil, nvme.InternalError
 	}
 	return a, nvme.Success

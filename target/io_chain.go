@@ -159,7 +159,7 @@ func (q *Queue) flushNext(r *Request) {
 		}
 		a, err := q.group.attachment(n)
 		if err != nil {
-			q.group.target.log.warnf("%v", err)
+			q.group.target.log.limited("%v", err)
 			q.finish(r, nvme.InternalError)
 			return
 		}

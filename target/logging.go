@@ -8,7 +8,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Lines that a peer can cause: so many at once, and then one for each period.
+// Lines that commands and peers can cause: so many at once, and then one for
+// each period.
 const (
 	peerLogBurst  = 20
 	peerLogPeriod = 500 * time.Millisecond
@@ -27,8 +28,11 @@ func newLogger(out *logrus.Logger) logger {
 func (l logger) infof(format string, a ...any) { l.out.Infof(format, a...) }
 func (l logger) warnf(format string, a ...any) { l.out.Warnf(format, a...) }
 
-// peer writes a line that a peer's behaviour has caused, at a limited rate.
-// The next line that passes says how many did not.
+// limited writes a line that is as frequent as commands may be, at a limited
+// rate. The next line that passes says how many did not.
+func (l logger) limited(format string, a ...any) { l.peer(logrus.WarnLevel, nil, format, a...) }
+
+// peer is limited for a line that a peer's behaviour has caused.
 func (l logger) peer(level logrus.Level, who logrus.Fields, format string, a ...any) {
 	if !l.out.IsLevelEnabled(level) {
 		return
@@ -38,7 +42,7 @@ func (l logger) peer(level logrus.Level, who logrus.Fields, format string, a ...
 		return
 	}
 	if lost > 0 {
-		l.out.Warnf("%d lines about hosts were left out", lost)
+		l.out.Warnf("%d lines were left out", lost)
 	}
 	l.out.WithFields(who).Log(level, fmt.Sprintf(format, a...))
 }

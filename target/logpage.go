@@ -9,7 +9,7 @@ import "github.com/nvmf-go/nvmf/nvme"
 type logPage struct {
 	size uint32
 	// fill fills page, size zeroes. Nil for pages that are made otherwise.
-	fill func(c *Controller, page []byte)
+	fill func(c *Controller, l nvme.LogRequest, page []byte)
 	// discovery and io say which controllers have the page.
 	io, discovery bool
 	// perNS says that it can be of one namespace.
@@ -41,7 +41,7 @@ func init() {
 	logPages[nvme.LogChangedNS] = logPage{size: nvme.IdentifySize, io: true}
 	logPages[nvme.LogEffects] = logPage{size: nvme.EffectsLogSize, fill: fillEffects, io: true, discovery: true}
 	logPages[nvme.LogFeatureEffects] = logPage{size: nvme.FeatureEffectsSize, fill: fillFeatures, io: true, discovery: true}
-	logPages[logMIEffects] = logPage{size: logMIEffectsSize, fill: func(*Controller, []byte) {}, io: true, discovery: true}
+	logPages[logMIEffects] = logPage{size: logMIEffectsSize, fill: func(*Controller, nvme.LogRequest, []byte) {}, io: true, discovery: true}
 	logPages[nvme.LogDiscovery] = logPage{discovery: true, params: discoveryPLEO << discoveryParamsShift}
 }
 
@@ -76,8 +76,6 @@ func prepareLogPage(q *Queue, r *Request) (Transfer, nvme.Status) {
 		return Transfer{}, r.bad(nvme.InvalidField, locCDW14+2, 7)
 	case l.Offset%4 != 0 || p.size != 0 && l.Offset > uint64(p.size):
 		return Transfer{}, r.bad(nvme.InvalidField, locCDW12, 0)
-	case l.LID == nvme.LogEffects && l.CSI != nvme.CSINVM:
-		return Transfer{}, r.bad(nvme.InvalidField, locCDW14+3, 0)
 	}
 	if st := q.logScope(r, p); !st.OK() {
 		return Transfer{}, st
@@ -117,7 +115,7 @@ func executeLogPage(q *Queue, r *Request) {
 	p := &logPages[l.LID]
 	page := q.group.page[:p.size]
 	clear(page)
-	p.fill(q.ctrl, page)
+	p.fill(q.ctrl, l, page)
 	q.finishLog(r, page)
 }
 
@@ -133,7 +131,7 @@ func (q *Queue) finishLog(r *Request, page []byte) {
 	q.finish(r, nvme.Success)
 }
 
-func fillSupported(c *Controller, page []byte) {
+func fillSupported(c *Controller, _ nvme.LogRequest, page []byte) {
 	for id := range logPages {
 		if p := c.logPage(nvme.LogPage(id)); p != nil {
 			nvme.SupportedPages(page).Set(nvme.LogPage(id), nvme.LogPageSupported|p.params)
@@ -142,7 +140,7 @@ func fillSupported(c *Controller, page []byte) {
 }
 
 // fillErrors lists the errors, the latest first.
-func fillErrors(c *Controller, page []byte) {
+func fillErrors(c *Controller, _ nvme.LogRequest, page []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range errorEntries {
@@ -152,22 +150,23 @@ func fillErrors(c *Controller, page []byte) {
 }
 
 // fillFirmware has the one slot that FRMW promises.
-func fillFirmware(c *Controller, page []byte) {
+func fillFirmware(c *Controller, _ nvme.LogRequest, page []byte) {
 	f := nvme.FirmwareLog{AFI: 1}
 	nvme.PutText(f.FRS[0][:], c.target.cfg.Version)
 	f.MarshalTo(page)
 }
 
-// fillEffects lists the commands of this controller, with those that no
-// namespace has left out.
-func fillEffects(c *Controller, page []byte) {
+// fillEffects lists the commands of this controller, those that no namespace
+// has left out. Of a command set that it does not have, there are no I/O
+// commands: nvme-cli asks for those of ZNS wherever CAP.CSS offers a choice.
+func fillEffects(c *Controller, l nvme.LogRequest, page []byte) {
 	log := nvme.EffectsLog(page)
 	for o := range adminCommands {
 		if cmd := &adminCommands[o]; cmd.prepare != nil && (cmd.discovery || !c.discovery) {
 			log.SetAdmin(nvme.Opcode(o), cmd.effects)
 		}
 	}
-	if c.discovery {
+	if c.discovery || l.CSI != nvme.CSINVM {
 		return
 	}
 	for o := range ioCommands {
@@ -185,7 +184,7 @@ func (s *Subsystem) supports(o nvme.Opcode) bool {
 	return true
 }
 
-func fillFeatures(c *Controller, page []byte) {
+func fillFeatures(c *Controller, _ nvme.LogRequest, page []byte) {
 	for id := range features {
 		if c.feature(nvme.FeatureID(id)) != nil {
 			nvme.FeatureEffects(page).Set(nvme.FeatureID(id), nvme.FeatureSupported|nvme.FeatureScopeController)
