@@ -290,23 +290,29 @@ func (s *script) dump(v interface{ Unmarshal([]byte) error }, b []byte) {
 			continue
 		}
 		name := rv.Type().Field(i).Name
-		switch x := f.Interface().(type) {
-		case fmt.Stringer:
-			s.printf("  %s %v\n", name, x)
-		default:
-			if name == "HasCSI" {
-				s.printf("  CSI 0\n")
-			} else if f.Kind() == reflect.Array && f.Type().Elem().Kind() == reflect.Uint8 {
-				s.printf("  %s %q\n", name, strings.TrimRight(string(bytesOf(f)), " \x00"))
-			} else if f.Kind() == reflect.Array && f.Type().Elem().Kind() == reflect.Array {
-				s.printf("  %s[0] %q\n", name, bytesOf(f.Index(0)))
-			} else if f.Kind() == reflect.Array {
-				s.printf("  %s[0] %v\n", name, f.Index(0).Interface())
-			} else {
-				s.printf("  %s %#x\n", name, x)
-			}
-		}
+		s.printf("  %s\n", describe(name, f))
 	}
+}
+
+// describe is a field in words: texts as such, and of other arrays the first
+// element.
+func describe(name string, f reflect.Value) string {
+	array := f.Kind() == reflect.Array
+	switch x := f.Interface().(type) {
+	case fmt.Stringer:
+		return fmt.Sprintf("%s %v", name, x)
+	case bool:
+		return fmt.Sprintf("%s %v", name, x)
+	}
+	switch {
+	case array && f.Type().Elem().Kind() == reflect.Uint8:
+		return fmt.Sprintf("%s %q", name, strings.TrimRight(string(bytesOf(f)), " \x00"))
+	case array && f.Type().Elem().Kind() == reflect.Array:
+		return fmt.Sprintf("%s[0] %q", name, bytesOf(f.Index(0)))
+	case array:
+		return fmt.Sprintf("%s[0] %v", name, f.Index(0).Interface())
+	}
+	return fmt.Sprintf("%s %#x", name, f.Interface())
 }
 
 func bytesOf(v reflect.Value) []byte {
