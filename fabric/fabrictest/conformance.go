@@ -27,7 +27,7 @@ type Config struct {
 	// 300.
 	Cycles int
 	// SoakOps is the number of random operations of the soak test per end; 0
-	// means 20000.
+	// means 8000.
 	SoakOps int
 	// Seed of the soak test; 0 means 1.
 	Seed uint64
@@ -53,7 +53,7 @@ func (c *Config) setDefaults() {
 		c.Cycles = 300
 	}
 	if c.SoakOps == 0 {
-		c.SoakOps = 20000
+		c.SoakOps = 8000
 	}
 	if c.Seed == 0 {
 		c.Seed = 1

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -139,8 +138,8 @@ func (k *soaker) run(done *atomic.Int32) error {
 			idle = 0
 		case time.Now().After(deadline):
 			return fmt.Errorf("stuck after %d operations, %d under way, sent %d, credit %d", k.posted, len(k.order), k.sent, k.credit())
-		case idle > 10:
-			runtime.Gosched()
+		default:
+			relax(idle)
 		}
 	}
 }
