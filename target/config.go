@@ -26,11 +26,9 @@ const (
 	DiscoveryTimeout = 120 * time.Second
 	DefaultModel     = "nvmf"
 
-	maxIOQueues    = 1024
-	serialLen      = 20
-	modelLen       = 40
-	firmwareLen    = 8
-	referralPortID = 0
+	maxIOQueues = 1024
+	serialLen   = 20
+	modelLen    = 40
 )
 
 // ErrConfig is matched by every error of a configuration that is refused.

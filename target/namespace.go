@@ -56,8 +56,7 @@ func (n *Namespace) String() string {
 	return fmt.Sprintf("%s namespace %d (%s)", n.sub.nqn, n.nsid, n.name)
 }
 
-// kinds are the operations of the namespace: without those that write when it
-// is read-only.
+// has says whether the device has an operation.
 func (n *Namespace) has(k backend.Kind) bool { return n.info.Kinds.Has(k) }
 
 // Refresh looks at the medium again and tells hosts when its size has changed.

@@ -36,7 +36,6 @@ const (
 	locCDW10  = 40
 	locCDW11  = 44
 	locCDW12  = 48
-	locCDW13  = 52
 	locCDW14  = 56
 )
 
