@@ -127,3 +127,11 @@ func BenchmarkRead(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/depth, "ns/read")
 }
+
+// length is the number of bytes in bufs.
+func length(bufs [][]byte) (n uint64) {
+	for _, b := range bufs {
+		n += uint64(len(b))
+	}
+	return n
+}

@@ -108,11 +108,3 @@ func gather(dst []byte, bufs [][]byte) []byte {
 	}
 	return dst[:n]
 }
-
-// length is the number of bytes in bufs.
-func length(bufs [][]byte) (n uint64) {
-	for _, b := range bufs {
-		n += uint64(len(b))
-	}
-	return n
-}
