@@ -73,11 +73,18 @@ func (p prepared) provide(scenarios []scenario) error {
 			return err
 		}
 	}
+	if need("raw") {
+		build := exec.Command("go", "test", "-c", "-tags", "lab", "-o", filepath.Join(p.cache, "raw.test"), "./lab/raw")
+		build.Dir = p.repo
+		if err := runAll(build); err != nil {
+			return err
+		}
+	}
 	if need("target") && os.Getenv("LAB_TARGET") == "" {
 		build := exec.Command("go", "build", "-o", filepath.Join(p.repo, "bin")+"/", "./cmd/...")
 		build.Dir = p.repo
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("go build ./cmd/...: %w: %s", err, out)
+		if err := runAll(build); err != nil {
+			return err
 		}
 	}
 	return nil

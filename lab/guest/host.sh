@@ -59,8 +59,10 @@ wire_rdma() {
 # connection manager's check of the way back (oif).
 wire_up() {
 	local i other
+	# A burst must not be lost in the kernel's own queue: rxe does not survive loss.
+	sysctl -q -w net.core.netdev_max_backlog=100000
 	sysctl -q -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
-	ip link add w0 type veth peer name w1
+	ip link add w0 mtu 4200 type veth peer name w1 mtu 4200
 	for i in 0 1; do
 		sysctl -q -w "net.ipv4.conf.w$i.accept_local=1"
 		ip addr add "10.9.1.$((i + 1))/32" dev "w$i"
@@ -150,5 +152,6 @@ dev_bytes() { blockdev --getsize64 "$1"; }
 # connecting, resetting...
 ctrl_state() { cat "/sys/class/nvme/$1/state"; }
 
-# is_live NAME
+# is_live NAME, not_live NAME
 is_live() { [ "$(ctrl_state "$1")" = live ]; }
+not_live() { ! is_live "$1"; }

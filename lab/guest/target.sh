@@ -8,6 +8,15 @@ PROVIDER=verbs   # of the daemon's listeners
 need_target() {
 	NVMF_TARGET=${LAB_TARGET:-$REPO/bin/nvmf-target}
 	[ -x "$NVMF_TARGET" ] || { echo "no $NVMF_TARGET"; return 1; }
+	# The name by which the kernel lists the daemon's RDMA objects; the "pid" there
+	# is that of a thread.
+	TARGET_COMM=$(basename "$NVMF_TARGET" | cut -c 1-15)
+}
+
+# need_raw: the tests of lab/raw as a program, RAW.
+need_raw() {
+	RAW=$LAB/cache/raw.test
+	[ -x "$RAW" ]
 }
 
 # need_soft_roce: the daemon runs in the namespace "peer" on the built-in RoCEv2,
@@ -61,7 +70,7 @@ target_ready() {
 }
 
 # target_status prints the daemon's state as JSON.
-target_status() { timeout 10 "$NVMF_TARGET" status -o json; }
+target_status() { timeout 10 "$NVMF_TARGET" status -i 0 -o json; }
 
 # reload_target makes standard input the configuration and has it applied.
 reload_target() {
@@ -98,10 +107,6 @@ target_log_clean() {
 
 # target_said REGEX: the daemon's log has such a line.
 target_said() { grep -Eiq -- "$1" "$OUT/target.log"; }
-
-# metric NAME prints a figure of the daemon's /metrics (its configuration must have
-# "admin: {http: 127.0.0.1:9420}").
-metric() { "${TARGET_PREFIX[@]}" busybox wget -q -O - http://127.0.0.1:9420/metrics | awk -v name="$1" '$1 == name {print $2; exit}'; }
 
 # cpu_ticks PID prints the processor time a process has used, in 1/100 s.
 cpu_ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; }

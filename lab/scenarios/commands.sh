@@ -57,10 +57,11 @@ commands "$DEV" 512
 ns_dev $NQN 1
 commands "$DEV" 4096
 
-say "namespaces that are not"
-refused 'invalid.*(namespace|field)' nvme io-passthru "/dev/$CTRL" --opcode=2 --namespace-id=9 --cdw12=0 --data-len=4096 --read
-refused 'invalid.*(namespace|field)' nvme io-passthru "/dev/$CTRL" --opcode=2 --namespace-id=0 --cdw12=0 --data-len=4096 --read
-refused 'invalid.*(opcode|field)' nvme io-passthru "$DEV" --opcode=0x7e --namespace-id=1
+say "what is not there"
+check_json "an inactive namespace" "$(nvme id-ns "/dev/$CTRL" -n 9 -o json)" '.nsze == 0'
+refused 'invalid namespace' nvme id-ns "/dev/$CTRL" -n 0xfffffff0
+refused 'invalid.*opcode' nvme io-passthru "$DEV" --opcode=0x7e --namespace-id=1
+refused 'invalid.*opcode' nvme admin-passthru "/dev/$CTRL" --opcode=0x7e
 
 say "discard frees space in the image"
 dd if=/dev/urandom of="$DEV" bs=1M count=32 oflag=direct status=none

@@ -4,11 +4,10 @@
 # needs: target roce
 # timeout: 240s
 
-cycles=${LAB_CYCLES:-40}
+cycles=${LAB_CYCLES:-20}
 NQN=nqn.2026-11.io.nvmf:lab-cycles
 start_target <<END
 $(front)
-admin: {socket: /run/nvmf-target.sock, http: 127.0.0.1:9420}
 backends:
   - {name: ram, type: mem, size: 16MiB}
 subsystems:
@@ -21,11 +20,11 @@ cycle() {
 	dd if="$DEV" of=/dev/null bs=64k count=1 iflag=direct status=none
 	nvme disconnect -n $NQN >/dev/null
 }
-objects() { rdma -j resource show "$1" | jq "[.[] | select(.pid == $TARGET_PID)] | length"; }
+objects() { rdma -j resource show "$1" | jq "[.[] | select(.comm == \"$TARGET_COMM\")] | length"; }
 descriptors() { ls "/proc/$TARGET_PID/fd" | wc -l; }
 threads() { ls "/proc/$TARGET_PID/task" | wc -l; }
 resident() { awk '/^VmRSS/ {print $2}' "/proc/$TARGET_PID/status"; }
-goroutines() { metric go_goroutines; }
+goroutines() { target_status | jq .process.goroutines; }
 # figures prints one line of them all once the daemon has had time to let go.
 figures() {
 	sleep 3
@@ -33,7 +32,12 @@ figures() {
 }
 
 for _ in 1 2 3 4 5; do cycle; done
+connect $NQN
+check_at_least "queue pairs of a connected host" "$(objects qp)" 2
+disconnect $NQN
 before=$(figures)
+check_at_least "regions of the idle daemon" "$(objects mr)" 1
+check_at_least "CM ids of the idle daemon" "$(objects cm_id)" 1
 for _ in $(seq $cycles); do cycle; done
 after=$(figures)
 say "queue pairs, regions, completion queues, CM ids, descriptors, goroutines, threads, KiB resident"

@@ -40,9 +40,15 @@ check_json id-ctrl "$(nvme id-ctrl $dev -o json)" \
 	'.sqes == 102 and .cqes == 68' '.nn >= 5' '.sgls % 4 != 0 and (.sgls / 4 | floor) % 2 == 1' \
 	'.ioccsz >= 4 and .iorcsz >= 1 and .icdoff == 0' '.msdbd >= 1' '.aerl == 3' '.oncs > 0' '.oaes > 0' '.cntrltype == 1' \
 	'(.ctratt / 64 | floor) % 2 == 1' '.vwc > 0' '.wctemp > 0 and .cctemp > .wctemp' '.elpe > 0'
-run nvme show-regs $dev
-regs=$(nvme show-regs $dev -o json)
-check_json show-regs "$regs" '.cap > 0' '.vs >= 66304' '.cc % 2 == 1' '.csts % 2 == 1'
+
+say "registers"
+register() { nvme get-property $dev -o "$1" | sed 's/.*value: //'; }
+for offset in 0 8 0x14 0x1c; do run nvme get-property $dev -o $offset -H; done
+check_eq "CC.EN and CSTS.RDY" "$((0x$(register 0x14) & 1)) $((0x$(register 0x1c) & 1))" "1 1"
+check_at_least "version" $((0x$(register 8))) $((0x10300))
+check_at_least "MQES" $((0x$(register 0) & 0xffff)) 31
+refused 'invalid field' nvme get-property $dev -o 0x20
+
 check_json "id-ns of the file" "$(nvme id-ns "$disk" -o json)" '.nsze == 65536 and .ncap == 65536' '.nuse > 0' \
 	'.lbafs[.flbas].ds == 12' '.nguid != "00000000000000000000000000000000" or .eui64 != "0000000000000000"' '.dlfeat > 0'
 check_json "id-ns of the memory" "$(nvme id-ns "$ram" -o json)" '.nsze == 65536' '.lbafs[.flbas].ds == 9'

@@ -32,7 +32,7 @@ for round in 1 2; do
 	sleep 3
 	say "kill -9, round $round"
 	kill_target
-	wait_until 20 test "$(ctrl_state "$CTRL")" != live
+	wait_until 20 not_live "$CTRL"
 	restart_target
 	wait_until 30 is_live "$CTRL"
 done

@@ -26,7 +26,7 @@ subsystems:
   - {nqn: $NQN-far, hosts: any, namespaces: [{nsid: 1, backend: a}]}
   - {nqn: $NQN-near, hosts: any, namespaces: [{nsid: 1, backend: b}]}
 END
-queue_pairs() { rdma -j resource show qp | jq "[.[] | select(.pid == $TARGET_PID and .ifname == \"wire1\")] | length"; }
+queue_pairs() { rdma -j resource show qp | jq "[.[] | select(.comm == \"$TARGET_COMM\" and .ifname == \"wire1\")] | length"; }
 no_queue_pairs() { [ "$(queue_pairs)" = 0 ]; }
 
 connect $NQN-near -a 10.9.0.1
