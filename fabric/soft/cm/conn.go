@@ -196,6 +196,14 @@ func (c *Conn) Reject(r fabric.RejectReason, private []byte) {
 	c.m.remove(c)
 }
 
+// Forget drops an attempt of ours without a word: there is no way to the peer.
+// No event follows.
+func (c *Conn) Forget() {
+	if c.state == ReqSent {
+		c.m.remove(c)
+	}
+}
+
 // Ready completes the handshake of the active side: the QP is ready to receive.
 func (c *Conn) Ready() bool {
 	if c.state != RepReceived {
@@ -228,10 +236,11 @@ func (c *Conn) Disconnect(now time.Duration) bool {
 	return true
 }
 
-// timeWait keeps the ids for as long as packets of the connection may be about
+// timeWait keeps the ids, and little else, for as long as packets of the connection may be about
 // (12.9.8.4).
 func (c *Conn) timeWait(now time.Duration) {
 	c.rest(TimeWait)
+	c.Request.Private, c.Reply.Private = nil, nil
 	c.m.timers.set(c, now+max(2*cmTime(c.Request.AckTimeout), time.Second))
 }
 

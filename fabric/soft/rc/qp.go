@@ -142,6 +142,10 @@ func (q *QP) Next(p *Packet, now time.Duration) bool {
 // wait for others to join it.
 func (q *QP) Urgent() bool { return q.rsp.urgent() || q.req.waiting() }
 
+// Suspect says whether the last packets were lost without an answer: what is
+// sent now should avoid whatever may have lost them.
+func (q *QP) Suspect() bool { return q.req.pace.backoff > 0 }
+
 // Deadline is when Expire wants to be called; Never when there is nothing to
 // wait for.
 func (q *QP) Deadline() time.Duration {

@@ -1,0 +1,265 @@
+package roce
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/soft/cm"
+	"github.com/nvmf-go/nvmf/fabric/soft/icrc"
+	"github.com/nvmf-go/nvmf/fabric/soft/psn"
+	"github.com/nvmf-go/nvmf/fabric/soft/wire"
+)
+
+// control runs the connection manager of a device: one goroutine reads QP 1's
+// socket, a timer runs its timers, and whoever dials, accepts or disconnects
+// calls in.
+type control struct {
+	dev   *device
+	file  *os.File
+	raw   syscall.RawConn
+	fd    int
+	done  chan struct{}
+	timer *time.Timer
+
+	rx receiver // of the reading goroutine
+
+	mu     sync.Mutex
+	m      *cm.Manager
+	dials  map[*conn]struct{} // waiting for an answer
+	psn    psn.Value
+	pkt    [wire.BTHLen + wire.DETHLen + wire.MADLen + wire.ICRCLen]byte
+	closed bool
+}
+
+func newControl(d *device) (*control, error) {
+	c := &control{dev: d, fd: d.socks.cm, done: make(chan struct{}), dials: make(map[*conn]struct{})}
+	if err := c.rx.init(c.fd, netip.AddrPortFrom(d.addr, d.opts().Port)); err != nil {
+		return nil, fmt.Errorf("receive buffers: %w", err)
+	}
+	c.m = cm.New(cm.Config{
+		Addr: d.addr, GUID: d.info.GUID, MTU: d.mtu, MaxRes: maxReads, FirstComm: wire.CommID(random()),
+		Listens: func(port uint16) bool { return d.p.listener(netip.AddrPortFrom(d.addr, port)) != nil },
+	})
+	c.timer = time.AfterFunc(time.Hour, c.expire)
+	c.timer.Stop()
+	c.file = os.NewFile(uintptr(c.fd), "roce connection manager")
+	var err error
+	if c.raw, err = c.file.SyscallConn(); err != nil {
+		c.rx.close()
+		return nil, err
+	}
+	go c.routineRead()
+	return c, nil
+}
+
+// random is an unpredictable number.
+func random() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// close ends the goroutine and closes the socket.
+func (c *control) close() {
+	c.mu.Lock()
+	c.closed = true
+	c.timer.Stop()
+	c.mu.Unlock()
+	c.file.Close()
+	<-c.done
+	c.rx.close()
+}
+
+// routineRead runs until close.
+func (c *control) routineRead() {
+	defer close(c.done)
+	_ = c.raw.Read(func(uintptr) bool {
+		for c.readErrors() || c.read() {
+		}
+		return false // parks until there is more, or the file is closed
+	})
+}
+
+// read handles what the socket has. It is false when that was nothing.
+func (c *control) read() bool {
+	n := c.rx.receive()
+	now := clock()
+	for i := range n {
+		f, b, _ := c.rx.datagram(i)
+		handle := func(b []byte, _ int) {
+			var p wire.Packet
+			switch {
+			case !c.rx.check(f, b, 0, now) || p.Parse(b) != nil:
+			case p.BTH.DestQP() == wire.GSIQP:
+				c.packet(f.addr, b)
+			default:
+				c.dev.forward(f.addr, p.BTH.DestQP(), b)
+			}
+		}
+		if w := c.dev.p.weather; w != nil {
+			w.pass(b, 0, handle)
+			continue
+		}
+		handle(b, 0)
+	}
+	return n > 0
+}
+
+// packet handles a packet to QP 1, whose ICRC was right.
+func (c *control) packet(from netip.Addr, b []byte) {
+	var p wire.Packet
+	if p.Parse(b) != nil || p.Op != wire.OpUDSendOnly || p.DETH().QKey() != wire.GSIQKey || p.BTH.PKey()&0x7fff != wire.PKeyDefault&0x7fff {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.m.Receive(from, p.Payload, clock())
+	c.drain()
+}
+
+// readErrors takes what ICMP has said of datagrams we sent. It is false when
+// that was nothing.
+func (c *control) readErrors() bool {
+	var name rawAddr
+	var ctl [256]byte
+	var b [8]byte
+	iov := unix.Iovec{Base: &b[0], Len: uint64(len(b))}
+	h := unix.Msghdr{Name: &name.b[0], Namelen: uint32(len(name.b)), Iov: &iov, Iovlen: 1, Control: &ctl[0], Controllen: uint64(len(ctl))}
+	_, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&h)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	if e != 0 {
+		return false
+	}
+	name.n = h.Namelen
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unreachable(name.addrPort().Addr(), fmt.Errorf("%w: nobody speaks RoCEv2 there (UDP port %d is closed)", fabric.ErrUnreachable, c.dev.opts().Port))
+	c.drain()
+	return true
+}
+
+// unreachable fails the dials to an address; mu is held.
+func (c *control) unreachable(a netip.Addr, err error) {
+	for d := range c.dials {
+		if d.cm.Peer == a {
+			d.cm.Forget()
+			c.answer(d, err)
+		}
+	}
+}
+
+// answer ends the wait of a dial or an accept; mu is held.
+func (c *control) answer(d *conn, err error) {
+	delete(c.dials, d)
+	d.cm.User = nil
+	if err == nil {
+		d.cm.User = d
+	}
+	select {
+	case d.result <- err:
+	default: // it has been answered
+	}
+}
+
+// expire runs the timers.
+func (c *control) expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.m.Expire(clock())
+	c.drain()
+}
+
+// drain handles the events of the manager, sends its messages and sets the
+// timer; mu is held.
+func (c *control) drain() {
+	if c.closed {
+		return
+	}
+	for e, ok := c.m.Event(); ok; e, ok = c.m.Event() {
+		c.event(e)
+	}
+	for to, b, ok := c.m.Next(); ok; to, b, ok = c.m.Next() {
+		if err := c.send(to, b); err != nil {
+			c.unreachable(to, err)
+		}
+	}
+	if due := c.m.Deadline(); due != cm.Never {
+		c.timer.Reset(max(due-clock(), 0))
+	}
+}
+
+// send sends a datagram to QP 1 of a peer. Only errors that say that there is
+// no way to the peer are returned: any other is a loss.
+func (c *control) send(to netip.Addr, mad []byte) error {
+	b := c.pkt[:]
+	wire.BTH(b).Put(wire.OpUDSendOnly, 0, 0, wire.GSIQP, c.psn)
+	c.psn = c.psn.Next()
+	wire.DETH(b[wire.BTHLen:]).Put(wire.GSIQKey, wire.GSIQP)
+	copy(b[wire.BTHLen+wire.DETHLen:], mad)
+	peer := netip.AddrPortFrom(to, c.dev.opts().Port)
+	icrc.NewFlow(c.rx.local, peer).Seal(b, 0)
+	err := unix.Sendto(c.fd, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, sockaddr(peer, c.dev.zone))
+	switch errno(err) {
+	case unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EPERM, unix.EINVAL, unix.EADDRNOTAVAIL:
+		return fmt.Errorf("%w: %v: %w", fabric.ErrUnreachable, to, os.NewSyscallError("sendto", err))
+	}
+	return nil
+}
+
+// event handles what happened to a connection; mu is held.
+func (c *control) event(e cm.Event) {
+	if e.Kind == cm.Requested {
+		c.requested(e.Conn)
+		return
+	}
+	switch u := e.Conn.User.(type) {
+	case *request:
+		u.gone() // given up before it was accepted
+	case *conn:
+		c.connEvent(u, e)
+	}
+}
+
+func (c *control) connEvent(d *conn, e cm.Event) {
+	switch e.Kind {
+	case cm.Replied:
+		if err := d.replied(); err != nil {
+			d.cm.Reject(fabric.RejectConsumer, nil)
+			c.answer(d, err)
+			return
+		}
+		d.cm.Ready()
+		c.answer(d, nil)
+	case cm.Established:
+		c.answer(d, nil)
+	case cm.Rejected, cm.Failed:
+		err := e.Err
+		c.answer(d, err)
+		d.end(err)
+	case cm.Disconnected:
+		d.cm.User = nil
+		d.ended()
+	case cm.Finished:
+		d.cm.User = nil
+	}
+}
+
+// requested gives a request to its listener.
+func (c *control) requested(r *cm.Conn) {
+	l := c.dev.p.listener(netip.AddrPortFrom(c.dev.addr, r.Port))
+	switch {
+	case l == nil:
+		r.Reject(fabric.RejectBadServiceID, nil)
+	case !l.offer(&request{l: l, dev: c.dev, cm: r}):
+		r.Reject(fabric.RejectNoResources, nil)
+	}
+}

@@ -1,0 +1,194 @@
+package roce
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/soft/core"
+	"github.com/nvmf-go/nvmf/fabric/soft/wire"
+)
+
+// limits of a device.
+func limits() fabric.Limits {
+	return fabric.Limits{
+		MaxQP: 1 << 16, MaxCQ: maxEngines, MaxMR: core.MaxKeys, MaxSRQ: 1 << 12,
+		MaxQPDepth: 1 << 14, MaxCQDepth: 1 << 20, MaxSRQDepth: 1 << 16,
+		MaxSGE: 32, MaxReadSGE: 32, MaxInline: 512, MaxORD: maxReads, MaxIRD: maxReads,
+		MaxMRSize: 1 << 46, MaxMessage: 1 << 30,
+		Atomics: true, MemoryWindows: true, SendInvalidate: true, RNR: true,
+	}
+}
+
+// maxReads is the number of READs and atomics of a QP, each way.
+const maxReads = 128
+
+// device is one local address while it is open: its sockets, its connection
+// manager, and the engines of its completion queues. It implements
+// fabric.Device and fabric.MemoryWindower.
+type device struct {
+	*core.Device
+	p       *Provider
+	addr    netip.Addr // without zone
+	zone    int
+	info    fabric.DeviceInfo
+	mtu     wire.MTU
+	socks   *sockets
+	waiter  *waiter
+	control *control
+	engines [maxEngines + 1]atomic.Pointer[engine]
+
+	mu    sync.Mutex
+	users map[*engine]int // CQs of each
+}
+
+// openDevice binds the sockets of an interface's address.
+func openDevice(p *Provider, i iface) (*device, error) {
+	d := &device{p: p, addr: i.addr.WithZone(""), zone: i.index, info: p.describe(i), users: make(map[*engine]int)}
+	d.mtu = wire.MTUOf(d.info.MTU)
+	if d.mtu == 0 {
+		return nil, opError("open", d.info.Name, fmt.Errorf("%w: an interface MTU of %d is too small for RoCE", fabric.ErrNotSupported, i.mtu))
+	}
+	d.Device = core.NewDevice(d.info.Name, d.info.Limits, &p.guards, d.finish)
+	var err error
+	if d.socks, err = openSockets(d.addr, d.zone, &p.opts); err != nil {
+		return nil, d.opError("open", err)
+	}
+	if d.waiter, err = newWaiter(d); err == nil {
+		d.control, err = newControl(d)
+	}
+	if err != nil {
+		d.shut()
+		return nil, d.opError("open", err)
+	}
+	return d, nil
+}
+
+func (d *device) opts() *Options { return &d.p.opts }
+
+func (d *device) opError(op string, err error) error { return opError(op, d.info.Name, err) }
+
+// opError makes an error an OpError, unless it is one or a rejection already.
+func opError(op, device string, err error) error {
+	var o *fabric.OpError
+	var r *fabric.RejectError
+	if errors.As(err, &o) || errors.As(err, &r) {
+		return err
+	}
+	return &fabric.OpError{Op: op, Device: device, Err: err}
+}
+
+// finish is called when the last reference is gone.
+func (d *device) finish() {
+	d.p.forget(d)
+	d.shut()
+}
+
+func (d *device) shut() {
+	if d.control != nil {
+		d.control.close()
+	}
+	if d.waiter != nil {
+		d.waiter.close()
+	}
+	d.socks.close()
+	if d.control == nil {
+		d.socks.closeCM()
+	}
+}
+
+// Info describes the device.
+func (d *device) Info() fabric.DeviceInfo { return d.info }
+
+// NewCompletionQueue makes a CQ.
+func (d *device) NewCompletionQueue(depth int, notify func()) (fabric.CompletionQueue, error) {
+	q := new(completionQueue)
+	if err := q.init(d, depth, notify); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// NewSharedReceiveQueue makes an SRQ.
+func (d *device) NewSharedReceiveQueue(depth, maxSGE int) (fabric.SharedReceiveQueue, error) {
+	s, err := d.NewSRQ(depth, maxSGE)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// engineFor is the engine for QPs with those CQs, made when there is none.
+func (d *device) engineFor(send, recv *completionQueue) (*engine, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var e *engine
+	for _, q := range []*completionQueue{send, recv} {
+		if es := *q.engines.Load(); e == nil && len(es) > 0 {
+			e = es[0]
+		}
+	}
+	if e == nil {
+		var err error
+		if e, err = newEngine(d); err != nil {
+			return nil, err
+		}
+		e.cqs.Store(new([]*completionQueue))
+		d.engines[e.index].Store(e)
+	}
+	d.join(e, send)
+	d.join(e, recv)
+	return e, nil
+}
+
+// join has the owner of q work for e; mu is held.
+func (d *device) join(e *engine, q *completionQueue) {
+	es := *q.engines.Load()
+	for _, o := range es {
+		if o == e {
+			return
+		}
+	}
+	es = append(es[:len(es):len(es)], e)
+	cqs := *e.cqs.Load()
+	cqs = append(cqs[:len(cqs):len(cqs)], q)
+	d.users[e]++
+	e.cqs.Store(&cqs)
+	q.engines.Store(&es)
+}
+
+// leave ends the engines that only q used.
+func (d *device) leave(q *completionQueue) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range *q.engines.Load() {
+		var cqs []*completionQueue
+		for _, o := range *e.cqs.Load() {
+			if o != q {
+				cqs = append(cqs, o)
+			}
+		}
+		e.cqs.Store(&cqs)
+		if d.users[e]--; d.users[e] == 0 {
+			delete(d.users, e)
+			d.engines[e.index].Store(nil)
+			e.close()
+		}
+	}
+	q.engines.Store(new([]*engine))
+}
+
+// forward hands a packet that came to the wrong socket to the right engine, or
+// to the connection manager. Its ICRC has been checked.
+func (d *device) forward(from netip.Addr, qpn uint32, b []byte) {
+	if qpn == wire.GSIQP {
+		d.control.packet(from, b)
+		return
+	}
+	if e := d.engines[qpn&groupMask].Load(); e != nil {
+		e.addStray(from, b)
+	}
+}

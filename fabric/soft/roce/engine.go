@@ -1,0 +1,354 @@
+package roce
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/soft/core"
+	"github.com/nvmf-go/nvmf/fabric/soft/rc"
+	"github.com/nvmf-go/nvmf/fabric/soft/wire"
+)
+
+const (
+	burst     = 64  // packets of one QP before others have a turn
+	passLimit = 512 // packets sent in one pass before the socket is read again
+	ackRounds = 4   // passes that an ACK may wait for company
+	maxStrays = 256 // packets that wait to be taken over from another engine
+)
+
+// clock is the time of everything in this package: since the program began.
+var start = time.Now()
+
+func clock() time.Duration { return time.Since(start) }
+
+// engine does the work of the QPs of one completion queue (or of two, for QPs
+// that use two): it owns a pair of sockets and runs inside the owner's Poll.
+//
+//	Poll:  send what was posted, and answers that were held back
+//	       read the socket, hand packets to their QPs
+//	       run timers
+//	       nothing came: send the held answers too
+//	Arm:   send everything, then watch the socket and the next timer
+type engine struct {
+	// Constant.
+	dev   *device
+	index uint32 // the low bits of the numbers of its QPs
+	timer *time.Timer
+
+	// Any goroutine.
+	mail core.Mailbox // what changes the fields below
+	cqs  atomic.Pointer[[]*completionQueue]
+
+	strayMu sync.Mutex
+	strays  []stray // packets that came to another engine
+	astray  atomic.Int32
+
+	// Owner.
+	tx     transmitter
+	rx     receiver
+	qps    map[uint32]*queuePair
+	last   *queuePair // of the packet before
+	active ring       // QPs with something to send
+	held   ring       // QPs with an ACK that can wait
+	rounds int        // passes since held ACKs were sent
+	ending []*conn // ended by their peers
+	timers timers
+	stats  rc.Stats
+	lost   uint64 // packets for nobody
+}
+
+// stray is a packet that came to an engine that does not have its QP.
+type stray struct {
+	from netip.Addr
+	b    []byte
+}
+
+func newEngine(d *device) (*engine, error) {
+	index, p, err := d.socks.take()
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{dev: d, index: index, qps: make(map[uint32]*queuePair)}
+	if err := e.rx.init(p.rx, netip.AddrPortFrom(d.addr, d.opts().Port)); err != nil {
+		d.socks.give(index)
+		return nil, fmt.Errorf("receive buffers: %w", err)
+	}
+	e.tx.fd, e.tx.source, e.tx.gso = p.tx, p.source, !d.opts().NoGSO
+	e.tx.batch.init(d.Limits().MaxSGE)
+	e.timer = time.AfterFunc(time.Hour, e.wake)
+	e.timer.Stop()
+	return e, nil
+}
+
+// close gives the sockets back. Nobody polls any more.
+func (e *engine) close() {
+	e.timer.Stop()
+	e.dev.waiter.forget(e)
+	e.dev.socks.give(e.index)
+	e.rx.close()
+}
+
+// wake asks the owner for a Poll.
+func (e *engine) wake() {
+	for _, q := range *e.cqs.Load() {
+		q.Wake()
+	}
+}
+
+// do has the owner run fn, which must not use registered memory after it
+// returns, before it looks at the next packet.
+func (e *engine) do(fn func()) {
+	e.mail.Send(fn)
+	e.wake()
+}
+
+// progress is one pass of the owner, inside its guard.
+func (e *engine) progress() {
+	e.mail.Run()
+	if len(e.qps) == 0 {
+		return
+	}
+	now := clock()
+	e.expire(now)
+	e.takeStrays(now)
+	e.rounds++
+	all := e.rounds >= ackRounds
+	e.flush(now, all)
+	n := e.receive(now)
+	if n < rxMsgs && len(e.ending) > 0 {
+		e.endAll()
+		n = 0
+	}
+	if n == 0 {
+		e.flush(now, true)
+	}
+}
+
+// endAll ends the connections whose peers have disconnected, now that all that
+// was sent before has been read.
+func (e *engine) endAll() {
+	for _, c := range e.ending {
+		c.end(c.disconnectedBy("the peer"))
+		if !c.qp.Closed() {
+			e.activate(c.qp)
+		}
+	}
+	e.ending = e.ending[:0]
+}
+
+// receive reads the socket once and says how many datagrams there were.
+func (e *engine) receive(now time.Duration) int {
+	n := e.rx.receive()
+	for i := range n {
+		f, b, segment := e.rx.datagram(i)
+		for index := 0; len(b) > 0; index++ {
+			p := b[:min(segment, len(b))]
+			b = b[len(p):]
+			if w := e.dev.p.weather; w != nil {
+				w.pass(p, index, func(p []byte, index int) { e.packet(f, p, index, now) })
+				continue
+			}
+			e.packet(f, p, index, now)
+		}
+	}
+	return n
+}
+
+// packet handles one packet, BTH to ICRC.
+func (e *engine) packet(f *flow, b []byte, index int, now time.Duration) {
+	if !e.rx.check(f, b, index, now) {
+		return
+	}
+	var p wire.Packet
+	if p.Parse(b) != nil {
+		e.lost++
+		return
+	}
+	e.dispatch(f.addr, &p, b, now)
+}
+
+// dispatch hands a packet to its QP.
+func (e *engine) dispatch(from netip.Addr, p *wire.Packet, b []byte, now time.Duration) {
+	qpn := p.BTH.DestQP()
+	q := e.last
+	if q == nil || q.Num() != qpn {
+		if q = e.find(qpn); q == nil {
+			if qpn == wire.GSIQP || qpn&groupMask != e.index {
+				e.dev.forward(from, qpn, b)
+			} else {
+				e.lost++
+			}
+			return
+		}
+		e.last = q
+	}
+	if q.peer != from || p.BTH.PKey()&0x7fff != wire.PKeyDefault&0x7fff {
+		e.lost++
+		return
+	}
+	if p.Op == wire.OpCNP || p.BTH.BECN() {
+		q.Congested()
+	}
+	if p.Op != wire.OpCNP {
+		q.Receive(p, now)
+	}
+	e.activate(q)
+}
+
+// find is the QP of that number. One that was made meanwhile is still in the
+// mail, for its first packet may be faster than the next Poll.
+func (e *engine) find(qpn uint32) *queuePair {
+	q := e.qps[qpn]
+	if q == nil {
+		e.mail.Run()
+		q = e.qps[qpn]
+	}
+	return q
+}
+
+// takeStrays handles packets that another engine received for this one.
+func (e *engine) takeStrays(now time.Duration) {
+	if e.astray.Load() == 0 {
+		return
+	}
+	e.strayMu.Lock()
+	strays := e.strays
+	e.strays = nil
+	e.astray.Store(0)
+	e.strayMu.Unlock()
+	for _, s := range strays {
+		var p wire.Packet
+		if p.Parse(s.b) == nil && p.BTH.DestQP()&groupMask == e.index {
+			e.dispatch(s.from, &p, s.b, now)
+		}
+	}
+}
+
+// addStray leaves a packet for the owner; any goroutine may call it.
+func (e *engine) addStray(from netip.Addr, b []byte) {
+	e.strayMu.Lock()
+	full := len(e.strays) >= maxStrays
+	if !full {
+		e.strays = append(e.strays, stray{from, append([]byte(nil), b...)})
+		e.astray.Store(int32(len(e.strays)))
+	}
+	e.strayMu.Unlock()
+	if !full {
+		e.wake()
+	}
+}
+
+// activate has the QP looked at in the next flush.
+func (e *engine) activate(q *queuePair) {
+	if q.where != inActive {
+		q.where = inActive
+		e.active.push(q)
+	}
+}
+
+// flush sends what the QPs have to send. ACKs that can wait are left, unless
+// all is set.
+func (e *engine) flush(now time.Duration, all bool) {
+	if e.tx.blocked() && !e.tx.retry() {
+		return
+	}
+	if all {
+		e.rounds = 0
+		for e.held.len() > 0 {
+			if q := e.held.pop(); q.where == inHeld { // else it has moved on meanwhile
+				e.activate(q)
+			}
+		}
+	}
+	for sent := 0; e.active.len() > 0 && sent < passLimit; {
+		q := e.active.pop()
+		if !all && !q.Urgent() && q.State() == fabric.QPReadyToSend {
+			q.where = inHeld
+			e.held.push(q)
+			continue
+		}
+		q.where = inNone
+		sent += e.run(q, now)
+		if e.tx.blocked() {
+			return
+		}
+	}
+	if e.tx.batch.n > 0 {
+		e.tx.send()
+	}
+}
+
+// run lets one QP send, and flushes it when it has failed.
+func (e *engine) run(q *queuePair, now time.Duration) int {
+	n := 0
+	for ; n < burst; n++ {
+		if e.tx.batch.full() && !e.tx.send() {
+			break
+		}
+		if !q.Next(e.tx.batch.packet(), now) {
+			break
+		}
+		e.tx.batch.add(q.path, e.tx.gso && !q.Suspect())
+	}
+	switch {
+	case n == burst || e.tx.blocked():
+		e.activate(q)
+	case q.State() == fabric.QPError:
+		e.fail(q)
+	}
+	e.schedule(q)
+	return n
+}
+
+// fail flushes a QP in the error state and has its connection ended.
+func (e *engine) fail(q *queuePair) {
+	q.Flush()
+	if err := q.Err(); err != nil {
+		q.conn.broke(err)
+	}
+}
+
+// adopt makes a QP one of the engine's. It runs in the mail.
+func (e *engine) adopt(q *queuePair) {
+	if q.Closed() {
+		return
+	}
+	e.qps[q.Num()] = q
+	e.activate(q)
+}
+
+// drop takes a QP out. The owner calls it.
+func (e *engine) drop(q *queuePair) {
+	delete(e.qps, q.Num())
+	if e.last == q {
+		e.last = nil
+	}
+	e.active.remove(q)
+	e.held.remove(q)
+	q.where = inNone
+	e.timers.remove(q)
+}
+
+// sleep is called when the owner arms a CQ: everything is sent, and the
+// waiter told what to wait for.
+func (e *engine) sleep() {
+	e.mail.Run()
+	if len(e.qps) == 0 {
+		return
+	}
+	now := clock()
+	e.expire(now)
+	e.flush(now, true)
+	if e.active.len() > 0 && !e.tx.blocked() || e.astray.Load() > 0 || len(e.ending) > 0 {
+		e.wake() // there is more than one pass can do
+		return
+	}
+	if due := e.timers.next(); due != rc.Never {
+		e.timer.Reset(max(due-now, 0))
+	}
+	e.dev.waiter.watch(e)
+}
