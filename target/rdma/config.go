@@ -133,6 +133,9 @@ type Config struct {
 	// DrainTimeout is how long a disconnected QP may take to flush its work
 	// requests before it is destroyed nevertheless; default 5 s.
 	DrainTimeout time.Duration
+	// StallTimeout is how long a host may take no response and answer no READ
+	// while commands of its group wait for buffers; default 10 s.
+	StallTimeout time.Duration
 
 	// Log takes what a person should know; default nothing.
 	Log *logrus.Logger
@@ -160,6 +163,7 @@ func (c *Config) setDefaults() {
 	def(&c.SRQDepth, 4096)
 	def(&c.HandshakeTimeout, 10*time.Second)
 	def(&c.DrainTimeout, 5*time.Second)
+	def(&c.StallTimeout, 10*time.Second)
 	if c.Log == nil {
 		c.Log = logrus.New()
 		c.Log.SetOutput(io.Discard)
@@ -196,6 +200,7 @@ func (c *Config) validate() error {
 		{"SendInvalidate", int(c.SendInvalidate), 0, int(Off)},
 		{"HandshakeTimeout", int(c.HandshakeTimeout), int(time.Millisecond), int(time.Hour)},
 		{"DrainTimeout", int(c.DrainTimeout), int(time.Millisecond), int(time.Hour)},
+		{"StallTimeout", int(c.StallTimeout), int(time.Millisecond), int(time.Hour)},
 	} {
 		if f.v < f.low || f.v > f.high {
 			return fmt.Errorf("rdma: %s %d: want %d to %d", f.name, f.v, f.low, f.high)

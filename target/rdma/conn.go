@@ -74,6 +74,8 @@ type conn struct {
 	reads       int          // READs in flight
 	sends       int          // responses in flight
 	unsignaled  int          // responses since the last that is signaled
+	progress    uint64       // completions of the send queue
+	seen        uint64       // progress when group.stall was armed
 	dirty       bool         // in group.dirty
 	settling    bool         // in group.settling
 	closing     bool
@@ -156,10 +158,11 @@ func (c *conn) established(fc fabric.Conn) {
 	c.fc = fc
 	c.ord = min(fc.ORD(), c.group.cfg.MaxReads)
 	if c.closing { // it was ended meanwhile
-		_ = fc.Disconnect() // an error means that it is disconnected
+		c.startFlush()
 		c.settle()
 		return
 	}
+	c.group.cfg.Log.Debugf("rdma: %v: queue %d: connected, depth %d, %d READs, group %d", c.peer, c.qid, c.depth, c.ord, c.group.index)
 	if c.readq.head != nil {
 		c.markDirty()
 	}
@@ -184,10 +187,12 @@ func (c *conn) end(reason error) {
 		if err := c.fc.Err(); err != nil && errors.Is(reason, errFlushed) {
 			reason = err
 		}
-		_ = c.fc.Disconnect() // an error means that it is disconnected
+		c.startFlush()
+	}
+	if c.shared {
+		c.group.draining = append(c.group.draining, c)
 	}
 	c.logEnd(reason)
-	c.group.ending(c)
 	c.queue.Close(reason)
 	c.sweep()
 	c.settle()
@@ -204,19 +209,15 @@ func (c *conn) logEnd(reason error) {
 	c.group.t.limit.warn("rdma: %v: queue %d: disconnected: %v", c.peer, c.qid, reason)
 }
 
-// ending notes a connection that closes, and watches over its flush.
-func (g *group) ending(c *conn) {
-	if c.shared {
-		g.draining = append(g.draining, c)
-	}
-	c.drainTimer = time.AfterFunc(g.cfg.DrainTimeout, func() {
-		g.post(func() { c.drainExpired() })
-	})
+// startFlush puts the QP into the error state and watches over its flush.
+func (c *conn) startFlush() {
+	_ = c.fc.Disconnect() // an error means that it is disconnected
+	c.drainTimer = time.AfterFunc(c.group.cfg.DrainTimeout, func() { c.group.post(c.drainExpired) })
 }
 
 // drainExpired destroys a QP that does not flush.
 func (c *conn) drainExpired() {
-	if c.down || c.fc == nil && !c.failed { // the handshake has its own timeout
+	if c.down {
 		return
 	}
 	c.group.t.limit.warn("rdma: %v: queue %d: %d work requests did not flush within %v: the QP is destroyed",
@@ -284,21 +285,24 @@ func (c *conn) flushed() bool {
 	return c.sq.len() == 0 && c.nPosted == 0 && (!c.shared || c.quiet >= quietPolls)
 }
 
-// drain counts the quiet polls of connections with shared receives.
-func (g *group) drain() {
+// drain counts the quiet polls of connections with shared receives. It says
+// whether it wants more of them.
+func (g *group) drain() (busy bool) {
 	kept := g.draining[:0]
 	for _, c := range g.draining {
-		if c.sq.len() == 0 && c.cq.emptied {
-			c.quiet++
-		}
-		if c.down || c.failed {
+		if c.down {
 			continue
 		}
 		kept = append(kept, c)
-		c.settle()
+		if c.sq.len() == 0 && c.cq.emptied && c.quiet < quietPolls {
+			c.quiet++
+			c.settle()
+			busy = true
+		}
 	}
 	clear(g.draining[len(kept):])
 	g.draining = kept
+	return busy
 }
 
 // settleNow takes a closing connection further, when it can go.
@@ -317,7 +321,9 @@ func (c *conn) settleNow() {
 // takeDown closes the QP: nothing moves any more.
 func (c *conn) takeDown() {
 	c.down = true
-	c.drainTimer.Stop()
+	if c.drainTimer != nil {
+		c.drainTimer.Stop()
+	}
 	if c.shared {
 		delete(c.dev.qpns, c.qp.Num())
 	}

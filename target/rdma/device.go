@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/nvmf-go/nvmf/fabric"
@@ -55,9 +56,10 @@ type cq struct {
 	dev      *groupDevice
 	cq       fabric.CompletionQueue
 	depth    int
-	reserved int  // behind Transport.mu
-	attached bool // owned by the group: in group.cqs
-	emptied  bool // owned by the group: the last Poll took all
+	failed   atomic.Bool // takes no more connections
+	reserved int         // behind Transport.mu
+	attached bool        // owned by the group: in group.cqs, unless it has failed
+	emptied  bool        // owned by the group: the last Poll took all
 }
 
 // firstCQDepth is the size of a group's first CQ on a device; each further one
@@ -124,7 +126,7 @@ func (gd *groupDevice) closeRegions() (err error) {
 func (gd *groupDevice) reserveCQ(n int) (*cq, error) {
 	depth := firstCQDepth
 	for _, q := range gd.cqs {
-		if n <= q.depth-q.reserved {
+		if n <= q.depth-q.reserved && !q.failed.Load() {
 			q.reserved += n
 			return q, nil
 		}
@@ -160,15 +162,7 @@ func (gd *groupDevice) close() (err error) {
 
 // detach takes the device's CQs out of the group. Called by the group.
 func (gd *groupDevice) detach() {
-	g := gd.group
-	kept := g.cqs[:0]
-	for _, q := range g.cqs {
-		if q.dev != gd {
-			kept = append(kept, q)
-		}
-	}
-	clear(g.cqs[len(kept):])
-	g.cqs = kept
+	gd.group.cqs = slices.DeleteFunc(gd.group.cqs, func(q *cq) bool { return q.dev == gd })
 }
 
 // openLocked is the transport's entry for a device.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/fabrictest"
@@ -524,4 +525,38 @@ func TestSharedReceivesBadCapsule(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.must(other.Read(e.ctx, memNS, 0, 8, 0, 4096))
+}
+
+// A host that takes no responses loses its connection when others wait for the
+// buffers that it keeps, and not before.
+func TestStalledHost(t *testing.T) {
+	e := newEnv(t, envOptions{cfg: func(c *Config) {
+		c.PollGroups, c.Buffers, c.StallTimeout = 1, 2<<20, 50*time.Millisecond
+	}})
+	s := e.admin()
+	idle := e.queueOf(s, rdmatest.Options{QID: 2}, rdmatest.ConnectParams{})
+	hog := e.queueOf(s, rdmatest.Options{QID: 1, HSQSize: 7, HRQSize: 8, Receives: 1, HoldReceives: true}, rdmatest.ConnectParams{})
+	cmd := make(nvme.Command, nvme.SQESize)
+	for i := range 2 {
+		hog.IO(cmd, nvme.CmdRead, uint16(i), memNS, 0, 2048, 0, 1<<20)
+		e.must(hog.SendCommand(cmd, nil))
+	}
+	e.until("the buffers are used up", func() bool {
+		_, _ = hog.Poll()
+		snap := e.snapshot()
+		return snap.Groups[0].BuffersFree == 0
+	})
+	time.Sleep(150 * time.Millisecond)
+	if hog.Conn().Err() != nil {
+		t.Error("ended while nobody waited")
+	}
+	got := make(chan error, 1)
+	go func() { got <- idle.Read(e.ctx, memNS, 0, 8, 0, 4096) }()
+	if err := hog.WaitClosed(e.ctx); errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	e.must(<-got)
+	if lines := e.log.lines("has not taken a response"); len(lines) != 1 {
+		t.Errorf("log %q", lines)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,6 +51,8 @@ type group struct {
 	draining  []*conn        // closing, with shared receives
 	srqs      []*srq         // have receives to post
 	released  bool           // buffers came back since serve
+	progress  uint64         // requests whose buffers came back
+	stall     stall
 	batch     batch
 	wc        [pollBatch]fabric.Completion
 	stats     GroupStats
@@ -164,9 +167,9 @@ func (g *group) turn() bool {
 	g.core.Submit()
 	busy = g.core.Poll() > 0 || busy
 	g.flush()
-	g.drain()
+	busy = g.drain() || busy
 	g.settle()
-	return busy || g.released || len(g.draining) > 0
+	return busy || g.released
 }
 
 // idle spins as configured, then sleeps until woken.
@@ -201,9 +204,9 @@ func (g *group) spin() bool {
 }
 
 func (g *group) arm() {
-	for _, q := range g.cqs {
-		if err := q.cq.Arm(); err != nil {
-			g.cqFailed(q, err)
+	for i := 0; i < len(g.cqs); i++ {
+		if err := g.cqs[i].cq.Arm(); err != nil {
+			g.cqFailed(g.cqs[i], err)
 		}
 	}
 	g.core.Arm()
@@ -227,10 +230,11 @@ func (g *group) takeMessages() bool {
 
 // pollCQs takes the completions that are there.
 func (g *group) pollCQs() (busy bool) {
-	for _, q := range g.cqs {
+	for i := 0; i < len(g.cqs); i++ { // one that fails is taken out
+		q := g.cqs[i]
 		n, err := q.cq.Poll(g.wc[:])
-		for i := range g.wc[:n] {
-			g.completed(q, &g.wc[i])
+		for k := range g.wc[:n] {
+			g.completed(q, &g.wc[k])
 		}
 		g.stats.Completions += uint64(n)
 		busy = busy || n > 0
@@ -264,6 +268,8 @@ func (g *group) completed(q *cq, wc *fabric.Completion) {
 // cqFailed ends the connections of a CQ that works no more. Their completions
 // will not come.
 func (g *group) cqFailed(q *cq, err error) {
+	q.failed.Store(true)
+	g.cqs = slices.DeleteFunc(g.cqs, func(o *cq) bool { return o == q })
 	for _, c := range g.conns {
 		if c != nil && c.cq == q {
 			c.end(fmt.Errorf("completion queue failed: %w", err))
@@ -316,6 +322,7 @@ func (g *group) releaseBuffers(s *slot) {
 	}
 	g.pools[s.pool].putAll(s.blocks[:s.pieces])
 	s.pieces = 0
+	g.progress++
 	g.released = g.released || g.waiting[s.pool].n > 0
 }
 

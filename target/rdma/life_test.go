@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -361,4 +362,74 @@ func TestSpread(t *testing.T) {
 			t.Errorf("group %d has %d connections", i, len(g.Connections))
 		}
 	}
+}
+
+// brokenCQ fails as a CQ does that has overrun, or whose device has died.
+type brokenCQ struct{ fabric.CompletionQueue }
+
+func (brokenCQ) Poll([]fabric.Completion) (int, error) { return 0, errors.New("CQ overrun") }
+
+// A completion queue that fails takes its connections with it, and no more:
+// new ones get another.
+func TestCompletionQueueFails(t *testing.T) {
+	stuck := newGate(1 << 30)
+	e := newEnv(t, envOptions{extra: stuck, cfg: func(c *Config) { c.PollGroups = 1 }})
+	q := e.queue(rdmatest.Options{}, rdmatest.ConnectParams{})
+	cmd := make(nvme.Command, nvme.SQESize)
+	for i := range 8 {
+		nsid, size := uint32(memNS), 8*blockLen
+		if i%2 == 0 {
+			nsid, size = extraNS, 8*4096
+		}
+		q.IO(cmd, nvme.CmdRead, uint16(i), nsid, 0, 8, 0, size)
+		e.must(q.SendCommand(cmd, nil))
+	}
+	e.until("the backend has some", func() bool { _, _ = q.Poll(); return stuck.inFlight() > 0 })
+	g := e.tr.groups[0]
+	g.call(func() { g.cqs[0].cq = brokenCQ{g.cqs[0].cq} })
+	if err := q.WaitClosed(e.ctx); errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	stuck.open()
+	e.leaves(0)
+	again := e.queue(rdmatest.Options{}, rdmatest.ConnectParams{})
+	e.must(again.Read(e.ctx, memNS, 0, 8, 0, 4096))
+	if lines := e.log.lines("CQ overrun"); len(lines) == 0 {
+		t.Error("no line says so")
+	}
+}
+
+// Hosts give up in the middle of the handshake, again and again, and the
+// transport closes in the middle of it.
+func TestHandshakeGivenUp(t *testing.T) {
+	e := newEnv(t, envOptions{cfg: func(c *Config) { c.HandshakeTimeout = 200 * time.Millisecond }})
+	rng := rand.New(rand.NewPCG(5, 6))
+	for i := range 200 {
+		ctx, cancel := context.WithTimeout(e.ctx, time.Duration(rng.IntN(300))*time.Microsecond)
+		q, err := e.host.Dial(ctx, rdmatest.Options{DataSize: 4096})
+		cancel()
+		if i%16 == 0 {
+			e.net.Cut(targetIP, hostIP)
+		}
+		if err == nil {
+			_ = q.Send(make([]byte, 64))
+			_ = q.Close()
+		}
+		e.net.Heal(targetIP, hostIP)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				q, err := e.host.Dial(e.ctx, rdmatest.Options{DataSize: 4096})
+				if err != nil {
+					return
+				}
+				_ = q.Close()
+			}
+		})
+	}
+	time.Sleep(20 * time.Millisecond)
+	e.shutdown()
+	wg.Wait()
 }

@@ -68,6 +68,9 @@ func (l *Listener) acceptAll(ctx context.Context) {
 		req, err := l.fl.Accept(ctx)
 		if err != nil {
 			l.err = err
+			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+				l.t.cfg.Log.Errorf("rdma: listener %s on %v takes no more connections: %v", l.port.Name, l.Addr(), err)
+			}
 			return
 		}
 		l.slots <- struct{}{}

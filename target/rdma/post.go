@@ -259,6 +259,7 @@ func (c *conn) sendDone(wc *fabric.Completion) {
 		c.group.stats.Stale++
 		return
 	}
+	c.progress++
 	if wc.Status != fabric.StatusSuccess {
 		c.brokenSend(wc)
 	}

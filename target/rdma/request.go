@@ -165,6 +165,7 @@ func (c *conn) wantBuffers(s *slot) {
 	s.state = slotWantBuffer
 	c.stats.BufferWaits++
 	g.waiting[s.pool].push(s)
+	g.watchStall()
 }
 
 // proceed goes on with a request that has its buffers.
