@@ -78,6 +78,7 @@ type conn struct {
 	seen        uint64       // progress when group.stall was armed
 	dirty       bool         // in group.dirty
 	settling    bool         // in group.settling
+	attached    bool         // the group has it; from now on it ends there
 	closing     bool
 	failed      bool // the handshake failed: the QP is gone, there will be no fc
 	down        bool
@@ -104,6 +105,7 @@ func (g *group) attach(c *conn, qp fabric.QueuePair) error {
 	if err != nil {
 		return err
 	}
+	c.attached = true
 	c.queue, c.qp = queue, qp
 	if qp.MaxInline() >= nvme.CQESize {
 		c.inline = fabric.FlagInline
@@ -176,6 +178,17 @@ func (c *conn) handshakeFailed(err error) {
 	c.force()
 }
 
+// closedByFabric is ConnConfig.Closed, as a message.
+func (c *conn) closedByFabric(err error) {
+	switch {
+	case !c.attached:
+	case err == nil:
+		c.end(errFlushed)
+	default:
+		c.end(err)
+	}
+}
+
 // end begins the end of the connection; the first reason counts. errFlushed
 // gives way to what the fabric knows.
 func (c *conn) end(reason error) {
@@ -228,16 +241,12 @@ func (c *conn) drainExpired() {
 // sweep brings the requests home of which nothing is moving. The rest follows
 // with its work requests, or with the core.
 func (c *conn) sweep() {
-	idle := func(s *slot) bool {
-		if s.conn != c || s.wrs > 0 {
-			return false
+	c.group.unqueue(func(s *slot) bool {
+		if s.conn == c {
+			c.home(s)
 		}
-		c.home(s)
-		return true
-	}
-	for i := range c.group.waiting {
-		c.group.waiting[i].removeIf(idle)
-	}
+		return s.conn == c
+	})
 	for c.readq.head != nil {
 		if s := c.readq.pop(); s.wrs == 0 {
 			c.home(s)

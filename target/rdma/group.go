@@ -50,7 +50,7 @@ type group struct {
 	settling  []*conn        // may have come to their end
 	draining  []*conn        // closing, with shared receives
 	srqs      []*srq         // have receives to post
-	released  bool           // buffers came back since serve
+	unserved  bool           // somebody who waits for buffers may find some now
 	progress  uint64         // requests whose buffers came back
 	stall     stall
 	batch     batch
@@ -169,7 +169,7 @@ func (g *group) turn() bool {
 	g.flush()
 	busy = g.drain() || busy
 	g.settle()
-	return busy || g.released
+	return busy || g.unserved
 }
 
 // idle spins as configured, then sleeps until woken.
@@ -306,14 +306,6 @@ func (g *group) acquire(s *slot) bool {
 	return true
 }
 
-// possible says whether the pool could ever serve the request. Config is
-// checked so that it can.
-func (g *group) possible(s *slot) bool {
-	p := g.pools[s.pool]
-	need := pagesOf(s.dataBytes()) + pagesOf(s.transfer.Scratch)
-	return need <= p.pages && uint64(s.transfer.Scratch) <= p.capacity()
-}
-
 // releaseBuffers gives back what acquire found.
 func (g *group) releaseBuffers(s *slot) {
 	s.Bufs, s.Scratch = nil, nil
@@ -323,13 +315,23 @@ func (g *group) releaseBuffers(s *slot) {
 	g.pools[s.pool].putAll(s.blocks[:s.pieces])
 	s.pieces = 0
 	g.progress++
-	g.released = g.released || g.waiting[s.pool].n > 0
+	g.unserved = g.unserved || g.waiting[s.pool].n > 0
+}
+
+// unqueue takes the requests that match out of the lines for buffers. Who was
+// behind them may have its turn now.
+func (g *group) unqueue(match func(*slot) bool) {
+	for i := range g.waiting {
+		n := g.waiting[i].n
+		g.waiting[i].removeIf(match)
+		g.unserved = g.unserved || g.waiting[i].n < n && g.waiting[i].n > 0
+	}
 }
 
 // serve gives buffers to the requests that wait, in order: the first of a FIFO
 // is never passed by, so a large request is not starved by small ones.
 func (g *group) serve() {
-	g.released = false
+	g.unserved = false
 	for i := range g.waiting {
 		f := &g.waiting[i]
 		for f.head != nil && g.acquire(f.head) {

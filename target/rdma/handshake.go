@@ -81,7 +81,7 @@ func (l *Listener) handshake(ctx context.Context, req fabric.Request) {
 // connect accepts the request for c. Whatever happens, c finds its end in its
 // group, or here when it never got there.
 func (l *Listener) connect(ctx context.Context, req fabric.Request, c *conn) {
-	g, attached := c.group, false
+	g := c.group
 	accept := make([]byte, nvme.CMAcceptSize)
 	(&nvme.CMAccept{CRQSize: uint16(c.depth)}).MarshalTo(accept)
 	cfg := fabric.ConnConfig{
@@ -93,12 +93,12 @@ func (l *Listener) connect(ctx context.Context, req fabric.Request, c *conn) {
 		RetryCount: 7, RNRRetry: 7,
 		PrivateData: accept,
 		Setup: func(qp fabric.QueuePair) (err error) {
-			if !g.call(func() { err = g.attach(c, qp); attached = err == nil }) {
+			if !g.call(func() { err = g.attach(c, qp) }) {
 				return errDrained
 			}
 			return err
 		},
-		Closed: func(err error) { g.post(func() { c.end(closedReason(err)) }) },
+		Closed: func(err error) { g.post(func() { c.closedByFabric(err) }) },
 	}
 	if c.shared {
 		cfg.SRQ = c.dev.srq.q
@@ -107,19 +107,12 @@ func (l *Listener) connect(ctx context.Context, req fabric.Request, c *conn) {
 	switch {
 	case err == nil:
 		g.post(func() { c.established(fc) })
-	case attached:
+	case c.attached: // set in Setup, if at all
 		g.post(func() { c.handshakeFailed(err) })
 	default:
 		l.t.limit.warn("rdma: %v: queue %d: handshake failed: %v", c.peer, c.qid, err)
 		l.t.release(c)
 	}
-}
-
-func closedReason(err error) error {
-	if err == nil {
-		return errFlushed
-	}
-	return err
 }
 
 // reject refuses a request, with one line that says why.

@@ -433,3 +433,70 @@ func TestHandshakeGivenUp(t *testing.T) {
 	e.shutdown()
 	wg.Wait()
 }
+
+// A device that fails to post the first receives costs the handshake.
+func TestSetupFails(t *testing.T) {
+	e := newEnv(t, envOptions{})
+	s := e.admin()
+	for _, n := range []int{1, 10, 33} {
+		e.target.Device("mem0").FailPost(n, errors.New("no more receives"))
+		if q, err := e.host.Dial(e.ctx, rdmatest.Options{}); err == nil {
+			t.Errorf("post %d failed, and the connection is there", n)
+			_ = q.Close()
+		}
+	}
+	e.leaves(1)
+	if _, err := s.Admin.Identify(e.ctx, 1, 0); err != nil {
+		t.Error(err)
+	}
+	if lines := e.log.lines("no more receives"); len(lines) != 3 {
+		t.Errorf("log %q", lines)
+	}
+}
+
+// A snapshot tells what every connection is doing.
+func TestSnapshot(t *testing.T) {
+	stuck := newGate(1 << 30)
+	e := newEnv(t, envOptions{extra: stuck})
+	s := e.admin()
+	q := e.queueOf(s, rdmatest.Options{QID: 3, IRD: 7}, rdmatest.ConnectParams{})
+	cmd := make(nvme.Command, nvme.SQESize)
+	for i := range 5 {
+		q.IO(cmd, nvme.CmdRead, uint16(i), extraNS, 0, 1, 0, 4096)
+		e.must(q.SendCommand(cmd, nil))
+	}
+	e.until("the backend has them", func() bool { _, _ = q.Poll(); return stuck.inFlight() == 5 })
+	snap := e.snapshot()
+	if snap.Connections != 2 || snap.MemoryUsed <= 16<<20 || snap.MemoryLimit != 1<<30 {
+		t.Errorf("%+v", snap)
+	}
+	found := false
+	for _, g := range snap.Groups {
+		for _, c := range g.Connections {
+			if c.QID != 3 {
+				continue
+			}
+			found = true
+			if c.Slots["executing"] != 5 || c.Peer.Addr() != hostIP || c.Local != e.l.Addr() || c.Device != "mem0" ||
+				c.Provider != "memory" || c.Listener != "front" || c.Depth != 32 || c.ORD != 7 || c.Capsules != 6 || c.Responses != 1 {
+				t.Errorf("%+v", c)
+			}
+			if g.BuffersFree != g.BuffersSize-5*4096 {
+				t.Errorf("%d of %d bytes free", g.BuffersFree, g.BuffersSize)
+			}
+		}
+	}
+	if !found {
+		t.Error("queue 3 is not there")
+	}
+	stuck.open()
+	for range 5 {
+		r, err := q.Wait(e.ctx)
+		e.status(r.Status, err, 0)
+	}
+	ctx, cancel := context.WithCancel(e.ctx)
+	cancel()
+	if _, err := e.tr.Snapshot(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

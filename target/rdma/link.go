@@ -52,9 +52,7 @@ func (c *conn) Abort(cid uint16) bool {
 		found = s
 		return true
 	}
-	for i := range c.group.waiting {
-		c.group.waiting[i].removeIf(match)
-	}
+	c.group.unqueue(match)
 	c.readq.removeIf(match)
 	if found == nil {
 		return false

@@ -35,8 +35,9 @@ func (c *conn) start(s *slot, p capsule) {
 		s.Cmd = s.sqe[:]
 	}
 	ok := c.prepare(s, area.capsuleData(p.recv, p.n))
-	if c.shared {
-		c.unhook(s)
+	if c.shared && (!ok || !s.needsCapsule() || c.dev.srq.low() && c.copyOut(s)) {
+		c.dropRecv(s.recv)
+		s.recv = noRecv
 	}
 	switch {
 	case !ok:
@@ -55,6 +56,7 @@ func (c *conn) prepare(s *slot, data []byte) bool {
 	if s.Cmd.PSDT() == 1 && mayMoveData(s.Cmd) {
 		var st nvme.Status
 		if s.sgl, st = parseSGL(s.Cmd, data, c.group.cfg.MaxSGL); !st.OK() {
+			s.Request = target.Request{Cmd: s.Cmd} // the core knows nothing of it yet
 			return s.fail(c.queue.Reject(&s.Request, st, sglOffset))
 		}
 		s.SGLLength = s.sgl.total
@@ -111,30 +113,16 @@ func (s *slot) viewCapsule() {
 	}
 }
 
-// unhook gives a shared receive back as early as it can be: at once without
-// data in the capsule; with data when receives are short and a buffer is to be
-// had, so that a slow backend does not hold the receives of others.
-func (c *conn) unhook(s *slot) {
-	switch {
-	case s.sgl.capsule == nil && len(s.sgl.keyed) <= nvme.SGLSize && s.Status.OK():
-		// One descriptor is in the SQE, of which the slot has a copy. A list of
-		// one in the capsule is not.
-		if s.Cmd.SGL1().Type() == nvme.SGLLastSegment {
-			return
-		}
-	case !s.Status.OK():
-	case s.sgl.capsule != nil && c.dev.srq.low() && c.copyOut(s):
-	default:
-		return
-	}
-	c.dropRecv(s.recv)
-	s.recv = noRecv
-}
+// needsCapsule says whether something behind the SQE is still wanted. The SQE
+// itself has been copied out of a shared receive, which goes back at once when
+// nothing is.
+func (s *slot) needsCapsule() bool { return s.sgl.capsule != nil || s.sgl.list }
 
-// copyOut moves the data in the capsule to a buffer, if one is free.
+// copyOut moves the data in the capsule to a buffer, if one is free: when shared
+// receives are short, a slow backend must not hold them.
 func (c *conn) copyOut(s *slot) bool {
 	n := s.transfer.Length
-	if n == 0 || s.transfer.Scratch > 0 || c.group.waiting[s.pool].n > 0 {
+	if s.sgl.list || n == 0 || s.transfer.Scratch > 0 || c.group.waiting[s.pool].n > 0 {
 		return false
 	}
 	p := c.group.pools[s.pool]
@@ -158,8 +146,8 @@ func (c *conn) wantBuffers(s *slot) {
 		c.proceed(s)
 		return
 	}
-	if !g.possible(s) {
-		c.refuse(s, nvme.InternalError, -1)
+	if pagesOf(s.dataBytes())+pagesOf(s.transfer.Scratch) > g.pools[s.pool].pages {
+		c.refuse(s, nvme.InternalError, -1) // more than MaxTransfer: waiting would be for ever
 		return
 	}
 	s.state = slotWantBuffer

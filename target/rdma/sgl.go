@@ -7,6 +7,7 @@ import "github.com/nvmf-go/nvmf/nvme"
 type dataSGL struct {
 	capsule []byte // data in the capsule, when that is where it is
 	keyed   []byte // keyed data block descriptors, nvme.SGLSize bytes each
+	list    bool   // keyed lies in the capsule's data, not in the SQE
 	total   uint64 // bytes in all
 	key     uint32 // to be invalidated with the response
 	inv     bool
@@ -63,7 +64,9 @@ func lastSegment(sgl nvme.SGL, data []byte, maxDescs int) (dataSGL, nvme.Status)
 	if !ok {
 		return dataSGL{}, nvme.SGLOffsetInvalid | nvme.StatusDNR
 	}
-	return keyedList(list)
+	s, st := keyedList(list)
+	s.list = st.OK()
+	return s, st
 }
 
 // keyedList checks that every descriptor of list is a keyed data block and adds

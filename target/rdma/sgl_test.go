@@ -98,12 +98,15 @@ func TestParseSGL(t *testing.T) {
 				t.Fatalf("status %v, want %v", st, c.st)
 			}
 			if len(got.capsule) != len(c.want.capsule) || len(got.keyed) != len(c.want.keyed) ||
+				got.list != (sglType(c.sgl) == nvme.SGLLastSegment && st.OK()) ||
 				got.total != c.want.total || got.key != c.want.key || got.inv != c.want.inv {
 				t.Errorf("%d in capsule, %d of keyed, total %d, key %d %v", len(got.capsule), len(got.keyed), got.total, got.key, got.inv)
 			}
 		})
 	}
 }
+
+func sglType(sgl []byte) nvme.SGLType { return nvme.SGL(sgl).Type() }
 
 // Whatever the bytes, what is found lies within the capsule.
 func FuzzParseSGL(f *testing.F) {
