@@ -58,6 +58,7 @@ type cq struct {
 	depth    int
 	failed   atomic.Bool // takes no more connections
 	reserved int         // behind Transport.mu
+	shared   bool        // behind Transport.mu: all shared receives are in reserved
 	attached bool        // owned by the group: in group.cqs, unless it has failed
 	emptied  bool        // owned by the group: the last Poll took all
 }
@@ -121,16 +122,25 @@ func (gd *groupDevice) closeRegions() (err error) {
 	return err
 }
 
-// reserveCQ finds a CQ with room for n completions, or makes one. The caller
-// holds Transport.mu.
-func (gd *groupDevice) reserveCQ(n int) (*cq, error) {
+// reserveCQ finds a CQ with room for n completions, or makes one. With shared
+// receives it must have room for all of those, once: a host can use them all up
+// before it is caught. The caller holds Transport.mu.
+func (gd *groupDevice) reserveCQ(n int, shared bool) (*cq, error) {
 	depth := firstCQDepth
 	for _, q := range gd.cqs {
-		if n <= q.depth-q.reserved && !q.failed.Load() {
-			q.reserved += n
+		need := n
+		if shared && !q.shared {
+			need += gd.srq.recvs.n
+		}
+		if need <= q.depth-q.reserved && !q.failed.Load() {
+			q.reserved += need
+			q.shared = q.shared || shared
 			return q, nil
 		}
 		depth = 2 * q.depth
+	}
+	if shared {
+		n += gd.srq.recvs.n
 	}
 	depth = max(depth, n)
 	if m := gd.limits.MaxCQDepth; m > 0 && depth > m {
@@ -143,7 +153,7 @@ func (gd *groupDevice) reserveCQ(n int) (*cq, error) {
 	if err != nil {
 		return nil, fmt.Errorf("completion queue: %w", err)
 	}
-	q := &cq{dev: gd, cq: fcq, depth: depth, reserved: n}
+	q := &cq{dev: gd, cq: fcq, depth: depth, reserved: n, shared: shared}
 	gd.cqs = append(gd.cqs, q)
 	return q, nil
 }

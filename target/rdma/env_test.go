@@ -66,9 +66,11 @@ func (l *logBuffer) lines(s string) (found []string) {
 type env struct {
 	t      testing.TB
 	ctx    context.Context
-	net    *fabrictest.Network
-	target *fabrictest.Provider
-	hosts  *fabrictest.Provider
+	net    *fabrictest.Network  // in memory, and the target's part of it
+	memory *fabrictest.Provider //
+	target fabric.Provider
+	hosts  fabric.Provider
+	addrs  [2]netip.Addr // of the target and of the host
 	core   *target.Target
 	sub    *target.Subsystem
 	tr     *Transport
@@ -85,6 +87,9 @@ type envOptions struct {
 	host   fabrictest.DeviceOptions
 	extra  backend.Device // namespace 3
 	bound  time.Duration  // of the whole test; default 20 s
+	// open makes the providers of the target and of the host, and says where
+	// they are; default in memory.
+	open func() (target, host fabric.Provider, addrs [2]netip.Addr)
 }
 
 func newEnv(t testing.TB, o envOptions) *env {
@@ -95,9 +100,11 @@ func newEnv(t testing.TB, o envOptions) *env {
 	ctx, cancel := context.WithTimeout(context.Background(), o.bound)
 	t.Cleanup(cancel)
 	before := fabric.LiveMemory()
-	e := &env{t: t, ctx: ctx, net: fabrictest.NewNetwork(fabrictest.Options{}), log: &logBuffer{}}
-	o.device.Addrs, o.host.Addrs = []netip.Addr{targetIP}, []netip.Addr{hostIP}
-	e.target, e.hosts = e.net.NewProvider(o.device), e.net.NewProvider(o.host)
+	e := &env{t: t, ctx: ctx, log: &logBuffer{}}
+	if o.open == nil {
+		o.open = func() (fabric.Provider, fabric.Provider, [2]netip.Addr) { return e.inMemory(o) }
+	}
+	e.target, e.hosts, e.addrs = o.open()
 	log := logrus.New()
 	log.SetOutput(e.log)
 	log.SetLevel(logrus.DebugLevel)
@@ -128,14 +135,14 @@ func newEnv(t testing.TB, o envOptions) *env {
 	e.tr, err = New(e.core, cfg)
 	e.must(err)
 	e.port = &target.Port{
-		ID: 1, Name: "front", Type: nvme.TransportRDMA, Addr: netip.AddrPortFrom(targetIP, 4420), Provider: "memory",
+		ID: 1, Name: "front", Type: nvme.TransportRDMA, Addr: netip.AddrPortFrom(e.addrs[0], 4420), Provider: e.target.Name(),
 		Caps: e.tr.Caps(),
 	}
 	e.must(e.core.AddPort(e.port))
-	e.l, err = e.tr.Listen(ctx, e.target, netip.AddrPortFrom(targetIP, 4420), e.port)
+	e.l, err = e.tr.Listen(ctx, e.target, netip.AddrPortFrom(e.addrs[0], 4420), e.port)
 	e.must(err)
 
-	dev, err := e.hosts.DeviceFor(ctx, netip.Addr{}, targetIP)
+	dev, err := e.hosts.DeviceFor(ctx, e.addrs[1], e.addrs[0])
 	e.must(err)
 	e.host = &rdmatest.Host{Device: dev, Target: e.l.Addr(), NQN: hostNQN, ID: nvme.HostID{1, 2, 3}}
 	t.Cleanup(func() {
@@ -152,6 +159,14 @@ func newEnv(t testing.TB, o envOptions) *env {
 	return e
 }
 
+// inMemory makes providers of an in-memory network.
+func (e *env) inMemory(o envOptions) (fabric.Provider, fabric.Provider, [2]netip.Addr) {
+	e.net = fabrictest.NewNetwork(fabrictest.Options{})
+	o.device.Addrs, o.host.Addrs = []netip.Addr{targetIP}, []netip.Addr{hostIP}
+	e.memory = e.net.NewProvider(o.device)
+	return e.memory, e.net.NewProvider(o.host), [2]netip.Addr{targetIP, hostIP}
+}
+
 // shutdown closes the target's side and looks for what is left.
 func (e *env) shutdown() {
 	e.t.Helper()
@@ -159,7 +174,7 @@ func (e *env) shutdown() {
 		return
 	}
 	e.closed = true
-	dev, err := e.target.DeviceFor(context.Background(), targetIP, hostIP)
+	dev, err := e.target.DeviceFor(context.Background(), e.addrs[0], e.addrs[1])
 	if err == nil {
 		defer func() {
 			if n := dev.Counts(); n != (fabric.ObjectCounts{}) {

@@ -560,3 +560,27 @@ func TestStalledHost(t *testing.T) {
 		t.Errorf("log %q", lines)
 	}
 }
+
+// A host that floods the shared receives loses its connection, and the CQ has
+// room for all that it did.
+func TestSharedReceivesFlood(t *testing.T) {
+	e := newEnv(t, envOptions{cfg: func(c *Config) { c.PollGroups, c.SRQ, c.SRQDepth = 1, On, 8192 }})
+	other := e.queueOf(e.admin(), rdmatest.Options{}, rdmatest.ConnectParams{})
+	flood := e.queueOf(e.admin(), rdmatest.Options{HSQSize: 1, Sends: 6000, CapsuleSize: 64}, rdmatest.ConnectParams{})
+	release := e.tr.groups[0].byHand() // so that it does not look before all is there
+	cmd := make(nvme.Command, nvme.SQESize)
+	for i := range 6000 {
+		flood.IO(cmd, nvme.CmdRead, uint16(i), memNS, 0, 8, 0, 4096)
+		if err := flood.SendCommand(cmd, nil); err != nil {
+			break
+		}
+	}
+	release()
+	if err := flood.WaitClosed(e.ctx); errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	e.must(other.Read(e.ctx, memNS, 0, 8, 0, 4096))
+	if lines := e.log.lines("more command capsules outstanding"); len(lines) != 1 {
+		t.Errorf("log %q", lines)
+	}
+}

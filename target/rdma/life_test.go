@@ -223,7 +223,7 @@ func TestDeviceRemoved(t *testing.T) {
 	ctx, cancel := context.WithTimeout(e.ctx, 5*time.Millisecond)
 	defer cancel()
 	_ = load(ctx, q, 16, nullNS, 1)
-	e.target.Device("mem0").Remove()
+	e.memory.Device("mem0").Remove()
 	e.leaves(0)
 	e.until("the device is given up", func() bool {
 		e.tr.mu.Lock()
@@ -241,7 +241,7 @@ func TestPostFails(t *testing.T) {
 	bystander := e.queue(rdmatest.Options{}, rdmatest.ConnectParams{})
 	for n := 1; n <= 40; n++ {
 		q := e.queue(rdmatest.Options{}, rdmatest.ConnectParams{})
-		e.target.Device("mem0").FailPost(n, errors.New("the device has had enough"))
+		e.memory.Device("mem0").FailPost(n, errors.New("the device has had enough"))
 		cmd := make(nvme.Command, nvme.SQESize)
 		for i := range 16 {
 			op := nvme.CmdRead
@@ -439,7 +439,7 @@ func TestSetupFails(t *testing.T) {
 	e := newEnv(t, envOptions{})
 	s := e.admin()
 	for _, n := range []int{1, 10, 33} {
-		e.target.Device("mem0").FailPost(n, errors.New("no more receives"))
+		e.memory.Device("mem0").FailPost(n, errors.New("no more receives"))
 		if q, err := e.host.Dial(e.ctx, rdmatest.Options{}); err == nil {
 			t.Errorf("post %d failed, and the connection is there", n)
 			_ = q.Close()

@@ -82,7 +82,7 @@ func (t *Transport) reserve(c *conn, p fabric.Provider, fdev fabric.Device) erro
 		return err
 	}
 	c.sqDepth = c.sendDepth()
-	if c.cq, err = c.dev.reserveCQ(c.completions()); err != nil {
+	if c.cq, err = c.dev.reserveCQ(c.completions(), c.shared); err != nil {
 		return err
 	}
 	g.queues.Add(1)
@@ -91,8 +91,14 @@ func (t *Transport) reserve(c *conn, p fabric.Provider, fdev fabric.Device) erro
 	return nil
 }
 
-// completions is how many completions of the connection there can be at a time.
-func (c *conn) completions() int { return c.sqDepth + 1 + c.depth + 1 }
+// completions is how many completions of the connection there can be at a time,
+// those of shared receives apart.
+func (c *conn) completions() int {
+	if c.shared {
+		return c.sqDepth + 1
+	}
+	return c.sqDepth + 1 + c.depth + 1
+}
 
 // chooseRecvLocked decides whether the connection shares receives, and makes
 // the shared ones when they are not there.
