@@ -20,7 +20,7 @@ for address in $ADDR $ADDR6; do
 	before=$(packets)
 	connect $NQN -a "$address"
 	ns_dev $NQN 1
-	fio_verify "at-$address" "$DEV" --bs=4k --iodepth=8
+	fio_verify "at-$address" "$DEV" --bs=4k --iodepth=8 --size=2m
 	check_at_least "packets on the wire" $(($(packets) - before)) 1000
 	disconnect $NQN
 done
