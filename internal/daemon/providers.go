@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/soft/roce"
 	"github.com/nvmf-go/nvmf/fabric/verbs"
 )
 
@@ -26,7 +27,21 @@ type Providers struct {
 
 // DefaultProviders are those of this build.
 func DefaultProviders() *Providers {
-	return &Providers{Open: map[string]func() (fabric.Provider, error){"verbs": verbs.New}}
+	return &Providers{
+		Software: "roce",
+		Open: map[string]func() (fabric.Provider, error){
+			"verbs": verbs.New,
+			"roce":  func() (fabric.Provider, error) { return asProvider(roce.New(roce.Options{})) },
+		},
+	}
+}
+
+// asProvider keeps a nil pointer from becoming a Provider that is not nil.
+func asProvider[P fabric.Provider](p P, err error) (fabric.Provider, error) {
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // Names are the names there are, sorted.
