@@ -450,37 +450,54 @@ func testWholeBlocks(t *testing.T, h Harness, spec Spec) {
 	if !h.WholeBlocks {
 		t.Skip("the medium promises nothing about it")
 	}
-	const blocks, rounds = 4, 2000
+	const writers, blocks, rounds = 2, 16, 20000
 	d := h.open(t, spec)
 	bs := uint64(spec.BlockSize)
-	var all sync.WaitGroup
-	for w := range 3 {
-		r := NewRig(t, d, 1)
+	prepare := func(kind backend.Kind, b byte) (*Rig, backend.Op) {
 		mem := Memory(t, 1<<16)
-		op := backend.Op{Kind: backend.Write, Length: blocks * bs, Bufs: [][]byte{mem[:blocks*bs]}}
 		for i := range mem {
-			mem[i] = byte(w)
+			mem[i] = b
 		}
+		return NewRig(t, d, 1), backend.Op{Kind: kind, Length: blocks * bs, Bufs: [][]byte{mem[:blocks*bs]}}
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	stop := make(chan struct{})
+	defer close(stop)
+	for w := range writers {
+		r, op := prepare(backend.Write, byte(w))
 		all.Go(func() {
 			defer h.own()()
-			for range rounds {
-				if w == 2 {
-					op.Kind = backend.Read
+			for {
+				select {
+				case <-stop:
+					return
+				default:
 				}
 				if st := r.Do(op); st != nvme.Success {
 					t.Errorf("%s: %v", Describe(&op), st)
 					return
 				}
-				for b := range uint64(blocks) {
-					if block := mem[b*bs:][:bs]; bytes.Count(block, block[:1]) != len(block) {
-						t.Errorf("block %d is part %d, part %d", b, block[0], block[bs-1])
-						return
-					}
-				}
 			}
 		})
 	}
-	all.Wait()
+	r, op := prepare(backend.Read, 0)
+	for range rounds {
+		r.MustDo(op)
+		if b := mixed(op.Bufs[0], int(bs)); b >= 0 {
+			t.Fatalf("block %d is of two writes", b)
+		}
+	}
+}
+
+// mixed is the first block of data whose bytes are not all the same, or -1.
+func mixed(data []byte, blockSize int) int {
+	for b := 0; b*blockSize < len(data); b++ {
+		if block := data[b*blockSize:][:blockSize]; bytes.Count(block, block[:1]) != blockSize {
+			return b
+		}
+	}
+	return -1
 }
 
 func testRegistered(t *testing.T, h Harness, spec Spec) {

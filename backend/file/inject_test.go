@@ -296,3 +296,26 @@ func TestReplacedPath(t *testing.T) {
 		}
 	})
 }
+
+// Memory that cannot be pinned is used as it is.
+func TestUnpinnableMemory(t *testing.T) {
+	eachEngine(t, Options{}, func(t *testing.T, d *Device, _ *faults) {
+		if !d.uring {
+			t.Skip("the pool pins nothing")
+		}
+		r := backendtest.NewRig(t, d, 1)
+		mem := backendtest.Memory(t, 8192)
+		if err := unix.Mprotect(mem[4096:], unix.PROT_NONE); err != nil {
+			t.Fatal(err)
+		}
+		reg := r.Queue.(backend.Registrar)
+		if err := reg.RegisterBuffers([][]byte{mem}); !errors.Is(err, unix.EFAULT) {
+			t.Errorf("pinning memory without access: %v", err)
+		}
+		r.MustDo(write(mem[:4096], 0))
+		if err := reg.RegisterBuffers([][]byte{mem[:4096]}); err != nil {
+			t.Errorf("pinning after a failure: %v", err)
+		}
+		r.MustDo(write(mem[:4096], 0))
+	})
+}

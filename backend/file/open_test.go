@@ -389,6 +389,7 @@ func TestForbidden(t *testing.T) {
 	if path == "" {
 		t.Skip("for TestRingForbidden")
 	}
+	other := opened(t, file.Options{Path: path + "2", Size: 8192, Create: true})
 	forbidRings(t)
 	if _, err := file.Open(file.Options{Path: path, Engine: file.EngineURing}); !errors.Is(err, uring.ErrUnavailable) || !errors.Is(err, unix.EPERM) {
 		t.Errorf("insisting on io_uring: %v", err)
@@ -400,6 +401,16 @@ func TestForbidden(t *testing.T) {
 	r := backendtest.NewRig(t, d, 2)
 	r.MustDo(backend.Op{Kind: backend.Write, Length: 4096, Bufs: [][]byte{backendtest.Memory(t, 4096)}})
 	r.MustDo(backend.Op{Kind: backend.Flush})
+
+	// Forbidden since a device was opened with it: its next queues do without.
+	if !strings.HasPrefix(other.Info().Engine, "io_uring ") {
+		t.Skip("no io_uring before either")
+	}
+	r = backendtest.NewRig(t, other, 2)
+	r.MustDo(backend.Op{Kind: backend.Write, Length: 4096, Bufs: [][]byte{backendtest.Memory(t, 4096)}})
+	if e := other.Info().Engine; !strings.HasPrefix(e, "io_uring, in part worker pool, ") {
+		t.Errorf("engine %q", e)
+	}
 }
 
 // forbidRings makes io_uring_setup fail with EPERM in this process, as

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -48,7 +49,11 @@ func newRing(q *queue, depth int) (*ring, error) {
 	if err := r.register(); err != nil {
 		return nil, errors.Join(err, u.Close())
 	}
-	go r.listen()
+	events, err := r.events.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, u.Close(), r.events.Close())
+	}
+	go r.listen(events)
 	return r, nil
 }
 
@@ -71,15 +76,14 @@ func (r *ring) register() error {
 }
 
 // listen wakes the queue's owner when completions come, from its own
-// goroutine, which the Go runtime parks without a thread.
-func (r *ring) listen() {
+// goroutine, which the Go runtime parks without a thread. It never reads the
+// eventfd: the runtime polls for edges, and every signal is one.
+func (r *ring) listen(events syscall.RawConn) {
 	defer close(r.ended)
-	for b := make([]byte, 8); ; {
-		if _, err := r.events.Read(b); err != nil {
-			return // closed
-		}
+	_ = events.Read(func(uintptr) (done bool) { // ends with the error of Close
 		r.queue.wake()
-	}
+		return false
+	})
 }
 
 // push prepares s.call for the next submit. It is false when io_uring cannot

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -205,6 +206,27 @@ func TestSingleBelongsToOneThread(t *testing.T) {
 	}
 	if err := onOwnThread(); !errors.Is(err, unix.EEXIST) {
 		t.Errorf("second thread: %v, want EEXIST", err)
+	}
+}
+
+func TestTakeBack(t *testing.T) {
+	r := open(t, 4, Shared)
+	for round := range 3 { // at different places of the ring
+		for i := range uint64(3) {
+			r.Next().UserData = i
+		}
+		var back []uint64
+		r.TakeBack(func(e *SQE) { back = append(back, e.UserData) })
+		if !slices.Equal(back, []uint64{2, 1, 0}) || r.Pending() != 0 {
+			t.Errorf("round %d: took back %v, %d pending", round, back, r.Pending())
+		}
+		r.Next().UserData = 7
+		if err := r.Submit(false); err != nil {
+			t.Fatal(err)
+		}
+		if c := wait(t, r, 1)[0]; c.UserData != 7 {
+			t.Errorf("round %d: completion of %d", round, c.UserData)
+		}
 	}
 }
 

@@ -1,0 +1,143 @@
+package file_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-go/nvmf/backend"
+	"github.com/nvmf-go/nvmf/backend/backendtest"
+	"github.com/nvmf-go/nvmf/backend/file"
+	"github.com/nvmf-go/nvmf/nvme"
+)
+
+// benchFile is the file of NVMF_BENCH_FILE, to compare with other programs
+// over the same one, or a new one of 256 MiB without holes.
+func benchFile(b *testing.B) string {
+	b.Helper()
+	if path := os.Getenv("NVMF_BENCH_FILE"); path != "" {
+		return path
+	}
+	path := filepath.Join(b.TempDir(), "bench.img")
+	f, err := os.Create(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.Close()
+	for data := make([]byte, 1<<20); err == nil && len(data) > 0; {
+		if _, err = f.Write(data); err != nil {
+			b.Fatal(err)
+		}
+		if at, _ := f.Seek(0, 1); at == 256<<20 {
+			break
+		}
+	}
+	if err := f.Sync(); err != nil {
+		b.Fatal(err)
+	}
+	return path
+}
+
+// cpu is the CPU time of the process in nanoseconds.
+func cpu(b *testing.B) int64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
+}
+
+// BenchmarkRandom is 4 KiB at random places. Its owner sleeps when nothing is
+// done; the time per operation is wall clock, cpu-ns/op what it cost.
+func BenchmarkRandom(b *testing.B) {
+	path := benchFile(b)
+	for _, kind := range []backend.Kind{backend.Read, backend.Write} {
+		for _, o := range []file.Options{{Engine: file.EngineURing}, {Engine: file.EngineURing, LockedThread: true}, {Engine: file.EnginePool, Workers: 128}} {
+			for _, depth := range []int{1, 32, 128} {
+				b.Run(fmt.Sprintf("%v/%s/depth=%d", kind, name(o), depth), func(b *testing.B) {
+					if o.LockedThread {
+						runtime.LockOSThread()
+						defer runtime.UnlockOSThread()
+					}
+					o := o
+					o.Path = path
+					benchmark(b, o, kind, depth)
+				})
+			}
+		}
+	}
+}
+
+func benchmark(b *testing.B, o file.Options, kind backend.Kind, depth int) {
+	d, err := file.Open(o)
+	if err != nil {
+		b.Skip(err)
+	}
+	b.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	r := backendtest.NewRig(b, d, depth)
+	mem := backendtest.Memory(b, depth*4096)
+	if reg, ok := r.Queue.(backend.Registrar); ok {
+		if err := reg.RegisterBuffers([][]byte{mem}); err != nil {
+			b.Log(err)
+		}
+	}
+	blocks := d.Info().Blocks
+	ops := make([]backend.Op, depth)
+	for i := range ops {
+		ops[i] = backend.Op{ID: uint64(i), Kind: kind, Length: 4096, Bufs: [][]byte{mem[i*4096:][:4096]}}
+	}
+	done := make([]backend.Completion, depth)
+	next := make([]backend.Op, 0, depth)
+	next = append(next, ops...)
+	b.ReportAllocs()
+	b.ResetTimer()
+	before := cpu(b)
+	for sent, ended := 0, 0; ended < b.N; {
+		next = next[:min(len(next), b.N-sent)]
+		for i := range next {
+			next[i].Offset = rand.Uint64N(blocks) * 4096
+		}
+		sent += r.Queue.Submit(next)
+		done := wait(r, done[:depth])
+		next = next[:0]
+		for _, c := range done {
+			if c.Status != nvme.Success {
+				b.Fatal(c.Status)
+			}
+			next = append(next, ops[c.ID])
+		}
+		ended += len(done)
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(cpu(b)-before)/float64(b.N), "cpu-ns/op")
+}
+
+// wait is Rig.Wait without its time limit, which costs.
+func wait(r *backendtest.Rig, done []backend.Completion) []backend.Completion {
+	for {
+		if n := r.Queue.Reap(done); n > 0 {
+			return done[:n]
+		}
+		r.Queue.Arm()
+		<-r.Woken
+	}
+}
+
+// BenchmarkCached reads from the page cache: what it costs without a medium.
+func BenchmarkCached(b *testing.B) {
+	path := benchFile(b)
+	for _, depth := range []int{1, 32} {
+		b.Run(fmt.Sprintf("depth=%d", depth), func(b *testing.B) {
+			benchmark(b, file.Options{Path: path, Engine: file.EngineURing, Direct: file.DirectOff}, backend.Read, depth)
+		})
+	}
+}
