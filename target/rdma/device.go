@@ -29,7 +29,10 @@ type device struct {
 }
 
 // deviceKey names a device among those of all providers.
-type deviceKey struct{ provider, name string }
+type deviceKey struct {
+	provider fabric.Provider
+	name     string
+}
 
 // groupDevice is what a group has on a device.
 type groupDevice struct {
@@ -177,7 +180,7 @@ func (gd *groupDevice) detach() {
 
 // openLocked is the transport's entry for a device.
 func (t *Transport) openLocked(p fabric.Provider, fdev fabric.Device) (*device, error) {
-	key := deviceKey{p.Name(), fdev.Name()}
+	key := deviceKey{p, fdev.Name()}
 	if d := t.devices[key]; d != nil {
 		if d.gone.Load() {
 			return nil, errDeviceGone

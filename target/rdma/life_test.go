@@ -500,3 +500,39 @@ func TestSnapshot(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// deafConn is a connection whose QP does not go to the error state.
+type deafConn struct{ fabric.Conn }
+
+func (deafConn) Disconnect() error { return nil }
+
+// A QP that does not flush is destroyed in the end, with a line that says so.
+func TestFlushTimeout(t *testing.T) {
+	e := newEnv(t, envOptions{cfg: func(c *Config) { c.PollGroups, c.DrainTimeout = 1, 30*time.Millisecond }})
+	q := e.queue(rdmatest.Options{HoldReceives: true, Receives: 1}, rdmatest.ConnectParams{})
+	cmd := make(nvme.Command, nvme.SQESize)
+	for i := range 4 { // answered into no receive: they stay in flight
+		q.IO(cmd, nvme.CmdRead, uint16(i), memNS, 0, 8, 0, 4096)
+		e.must(q.SendCommand(cmd, nil))
+	}
+	e.until("responses are in flight", func() bool {
+		_, _ = q.Poll()
+		for _, c := range e.snapshot().Groups[0].Connections {
+			if c.QID == 1 && c.Slots["sending"] == 4 {
+				return true
+			}
+		}
+		return false
+	})
+	g := e.tr.groups[0]
+	g.call(func() {
+		for _, c := range g.conns {
+			c.fc = deafConn{c.fc}
+		}
+	})
+	e.l.Disconnect(net.ErrClosed)
+	e.leaves(0)
+	if lines := e.log.lines("did not flush"); len(lines) != 2 {
+		t.Errorf("log %q", lines)
+	}
+}

@@ -31,7 +31,9 @@ type Listener struct {
 
 // Listen takes connections for addr from the provider; port is how the core
 // knows them, and its Caps have to be those of Transport.Caps. Errors are those
-// of fabric.Provider.Listen.
+// of fabric.Provider.Listen. A device that a connection came in on stays open
+// until it is removed or the transport is closed, which is to be before the
+// provider.
 func (t *Transport) Listen(ctx context.Context, provider fabric.Provider, addr netip.AddrPort, port *target.Port) (*Listener, error) {
 	if port.Caps != t.Caps() {
 		return nil, fmt.Errorf("rdma: port %q: its Caps are not the transport's", port.Name)

@@ -141,7 +141,7 @@ func (g *group) info() GroupInfo {
 
 func (c *conn) info() ConnInfo {
 	i := ConnInfo{
-		Peer: c.peer, Local: c.local, Device: c.dev.fdev.Name(), Provider: c.dev.key.provider,
+		Peer: c.peer, Local: c.local, Device: c.dev.fdev.Name(), Provider: c.dev.key.provider.Name(),
 		Listener: c.listener.port.Name, Group: c.group.index, QID: c.qid, Depth: c.depth, ORD: c.ord,
 		SharedRecv: c.shared, Invalidate: c.dev.canInvalidate(), Closing: c.closing, Since: c.since,
 		Slots: map[string]int{}, ConnStats: c.stats,
