@@ -77,6 +77,9 @@ func (c *conn) handleCM(ev cmEvent) {
 // duplicate. An answer counts even when the end came right behind it.
 func (c *conn) await(ctx context.Context, kind int) (cmEvent, error) {
 	for {
+		if ctx.Err() != nil {
+			return cmEvent{}, ctxError(ctx)
+		}
 		select {
 		case ev := <-c.steps:
 			if ev.kind == kind {
@@ -113,6 +116,7 @@ func (c *conn) leave(cause error) {
 // other way: an orderly close of the stream needs a QP that is not in error.
 // Failures mean that the device or the peer was faster.
 func (c *conn) shutdownLocked() {
+	c.qp.mode.Store(modeLeft)
 	if c.d.info.Transport == fabric.TransportIWARP {
 		C.vb_cm_disconnect(c.id.id)
 		C.vb_qp_error(c.qp.qp)
@@ -169,6 +173,9 @@ func (c *conn) configure(cfg fabric.ConnConfig, maxPrivate int) error {
 // checkConfig fills in defaults and clips what may be clipped.
 func (d *device) checkConfig(cfg *fabric.ConnConfig) error {
 	lim := &d.info.Limits
+	if least := min(cfg.SendDepth, cfg.RecvDepth, cfg.MaxSendSGE, cfg.MaxRecvSGE); least < 0 {
+		return fmt.Errorf("%w: a depth or number of SGEs of %d", fabric.ErrInvalid, least)
+	}
 	cfg.SendDepth, cfg.RecvDepth = max(cfg.SendDepth, 1), max(cfg.RecvDepth, 1)
 	cfg.MaxSendSGE, cfg.MaxRecvSGE = max(cfg.MaxSendSGE, 1), max(cfg.MaxRecvSGE, 1)
 	cfg.MaxInline = min(max(cfg.MaxInline, 0), lim.MaxInline)
@@ -212,6 +219,7 @@ func (c *conn) makeQP() error {
 			return fmt.Errorf("set up: %w", err)
 		}
 	}
+	c.qp.advance(modeSetup, modeOpen)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setUp = true
@@ -233,18 +241,25 @@ func (c *conn) createQP() error {
 	} else {
 		a.recv_depth, a.recv_sge = C.uint32_t(c.cfg.RecvDepth), C.uint32_t(c.cfg.MaxRecvSGE)
 	}
+	q, err := newQueuePair(c)
+	if err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.left.Load() {
+		q.freeQueues()
 		return errors.New("the connection attempt has ended")
 	}
 	qp, err := C.vb_cm_create_qp(c.id.id, &a)
 	if qp == nil {
+		q.freeQueues()
 		return fmt.Errorf("make a QP of %d sends and %d receives: %w", c.cfg.SendDepth, c.cfg.RecvDepth, lastErrno(err))
 	}
-	c.qp = newQueuePair(c, qp, min(int(a.max_inline), c.cfg.MaxInline))
+	q.made(qp, int(a.max_inline))
+	c.qp = q
 	c.d.mu.Lock()
-	c.d.conns[c.qp.num] = c
+	c.d.conns[q.num] = c
 	c.d.mu.Unlock()
 	return nil
 }
@@ -280,6 +295,9 @@ func privatePointer(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.Slic
 // establish ends a handshake that succeeded.
 func (c *conn) establish(ord, ird int) {
 	c.ord, c.ird = ord, ird
+	if ord == 0 {
+		c.qp.advance(modeOpen, modeNoReads)
+	}
 	c.local, c.remote = c.addrs()
 }
 
@@ -360,12 +378,8 @@ func (c *conn) destroyQP() error {
 	c.d.mu.Lock()
 	delete(c.d.conns, c.qp.num)
 	c.d.mu.Unlock()
-	e := C.vb_destroy_qp(c.qp.qp)
-	c.qp.qp = nil
+	err := c.qp.close()
 	c.use(-1)
 	c.d.end(&c.d.counts.QPs)
-	if e != 0 {
-		return c.qp.opError("close", errno(int(e)))
-	}
-	return nil
+	return err
 }

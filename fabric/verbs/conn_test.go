@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -39,12 +40,9 @@ func TestDisconnectFlushesBothSides(t *testing.T) {
 			t.Errorf("state %v", s)
 		}
 	}
-	// A QP in error still takes WRs, and flushes them.
-	if err := p.a.postRecvs(p.a.conn.QueuePair(), 3); err != nil {
-		t.Fatal(err)
+	if err := p.a.postRecvs(p.a.conn.QueuePair(), 3); !errors.Is(err, fabric.ErrQPError) {
+		t.Errorf("post on a QP in error: %v", err)
 	}
-	p.a.send(fabric.SendWR{Op: fabric.OpSend}, 0, 10)
-	p.a.flushed(4)
 	for _, e := range []*end{p.a, p.b} {
 		closing(t, e.conn)
 		closing(t, e.conn)
@@ -77,7 +75,7 @@ func TestQPErrorEndsConnection(t *testing.T) {
 			c.wr.RemoteAddr = p.b.mem.Addr()
 			p.a.send(c.wr, 0, c.n)
 			got := p.a.next()
-			if got.ID != sendID || got.Status == success || c.status != 0 && got.Status != c.status {
+			if got.ID != sendID || got.Op != c.wr.Op || got.Status == success || c.status != 0 && got.Status != c.status {
 				t.Errorf("%+v (%v)", got, got.Status)
 			}
 			if err := p.a.wantClosed(); !errors.Is(err, fabric.ErrQPError) {
@@ -85,7 +83,7 @@ func TestQPErrorEndsConnection(t *testing.T) {
 			}
 			p.a.flushed(2)
 			for range 2 { // b's receives come home too: the first perhaps with the cause
-				if c := p.b.next(); c.Status == success {
+				if c := p.b.next(); c.Status == success || c.Op != fabric.OpRecv {
 					t.Errorf("%+v", c)
 				}
 			}
@@ -99,11 +97,11 @@ func TestPostLimits(t *testing.T) {
 	p.connect(t, p.addr(t, false), 0)
 	qp := p.a.conn.QueuePair()
 	sges := []fabric.SGE{p.a.sge(0, 8)}
-	// The device rounds depths up, so the queue is full some time after 64.
-	wrs := make([]fabric.RecvWR, 5000)
-	n, err := qp.PostRecv(wrs, nil)
-	if n < 64 || n == len(wrs) || !errors.Is(err, fabric.ErrQueueFull) {
-		t.Errorf("posted %d receives: %v", n, err)
+	// The device may round depths up; what was asked for counts.
+	for _, n := range []int{65, 1} {
+		if got, err := qp.PostRecv(make([]fabric.RecvWR, n), nil); got != n/65*64 || !errors.Is(err, fabric.ErrQueueFull) {
+			t.Errorf("posted %d of %d receives: %v", got, n, err)
+		}
 	}
 	for _, c := range []struct {
 		name string
@@ -120,6 +118,119 @@ func TestPostLimits(t *testing.T) {
 		if n != 1 || !errors.Is(err, fabric.ErrInvalid) {
 			t.Errorf("%s: %d, %v", c.name, n, err)
 		}
+	}
+}
+
+// The places of sends are taken until they are polled, though the device has
+// done them long before; the completion of a signaled one frees those before.
+func TestSendQueueIsCounted(t *testing.T) {
+	p := newPair(t)
+	p.connect(t, p.addr(t, false), 0)
+	write := fabric.SendWR{Op: fabric.OpWrite, RemoteAddr: p.b.mem.Addr(), RKey: p.b.mr.RKey()}
+	batch := func(n int) []fabric.SendWR {
+		wrs := slices.Repeat([]fabric.SendWR{write}, n)
+		wrs[n-1].Flags, wrs[n-1].ID = signaled, uint64(n)
+		return wrs
+	}
+	qp := p.a.conn.QueuePair()
+	for round := range 5 {
+		if n, err := qp.PostSend(batch(60), nil); n != 60 || err != nil {
+			t.Fatal(round, n, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+		if n, err := qp.PostSend(batch(100), nil); n != 4 || !errors.Is(err, fabric.ErrQueueFull) {
+			t.Fatalf("round %d: posted %d to the full queue: %v", round, n, err)
+		}
+		p.a.want(60, success, fabric.OpWrite)
+		if n, err := qp.PostSend(batch(60), nil); n != 60 || err != nil {
+			t.Fatal(round, n, err)
+		}
+		p.a.want(60, success, fabric.OpWrite)
+	}
+}
+
+// Completions of a closed connection that nobody polled never come.
+func TestStaleCompletions(t *testing.T) {
+	p := newPair(t)
+	for range 20 {
+		p.connect(t, p.addr(t, false), 8)
+		for range 3 {
+			p.a.send(fabric.SendWR{Op: fabric.OpSend, Flags: signaled}, 65536, 8)
+		}
+		p.a.want(sendID, success, fabric.OpSend)
+		p.b.want(0, success, fabric.OpRecv)
+		old := p.a.conn.QueuePair().Num()
+		closing(t, p.a.conn)
+		closing(t, p.b.conn)
+		for n := 1; n > 0; {
+			var wc [4]fabric.Completion
+			var err error
+			if n, err = p.a.cq.Poll(wc[:]); n > 0 || err != nil {
+				t.Errorf("%d completions of the closed QP %d: %+v, %v", n, old, wc[:n], err)
+			}
+		}
+		p.b.got = nil
+		p.a.got = nil
+	}
+	p.a.conn, p.b.conn = nil, nil
+}
+
+// More completions than the CQ holds end the connection; Poll gives those
+// there are and then says so.
+func TestOverflow(t *testing.T) {
+	p := newPair(t)
+	small, err := p.dev.NewCompletionQueue(4, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.dial = func(c *fabric.ConnConfig) { c.SendCQ = small }
+	p.connect(t, p.addr(t, false), 0)
+	wr := fabric.SendWR{Op: fabric.OpWrite, RemoteAddr: p.b.mem.Addr(), RKey: p.b.mr.RKey(), Flags: signaled}
+	qp := p.a.conn.QueuePair()
+	if n, err := qp.PostSend(slices.Repeat([]fabric.SendWR{wr}, 64), nil); n != 64 || err != nil {
+		t.Fatal(n, err)
+	}
+	if err := p.a.wantClosed(); !errors.Is(err, fabric.ErrQueueFull) {
+		t.Errorf("Closed(%v)", err)
+	}
+	wc := make([]fabric.Completion, 64)
+	if n, err := small.Poll(wc); n < 4 || n == 64 || err != nil {
+		t.Errorf("first Poll: %d, %v", n, err)
+	}
+	if n, err := small.Poll(wc); n != 0 || !errors.Is(err, fabric.ErrQueueFull) {
+		t.Errorf("second Poll: %d, %v", n, err)
+	}
+	closing(t, p.a.conn)
+	p.a.conn = nil
+	closing(t, small)
+}
+
+func TestArmNotifiesOfWhatIsThere(t *testing.T) {
+	p := newPair(t)
+	p.connect(t, p.addr(t, false), 8)
+	for i := range 3 {
+		p.a.send(fabric.SendWR{Op: fabric.OpSend}, 65536, 8)
+		for len(p.b.got) == 0 { // without Arm
+			var wc [1]fabric.Completion
+			n, err := p.b.cq.Poll(wc[:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.b.got = append(p.b.got, wc[:n]...)
+		}
+		if len(p.b.wake) != 0 {
+			t.Fatal("a notify without Arm")
+		}
+		p.b.want(uint64(2*i), success, fabric.OpRecv)
+		p.a.send(fabric.SendWR{Op: fabric.OpSend, Flags: signaled}, 65536, 8)
+		p.a.want(sendID, success, fabric.OpSend) // so the receive is there too
+		for range 2 {
+			if err := p.b.cq.Arm(); err != nil {
+				t.Fatal(err)
+			}
+			<-p.b.wake
+		}
+		p.b.want(uint64(2*i+1), success, fabric.OpRecv)
 	}
 }
 

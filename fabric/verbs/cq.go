@@ -8,6 +8,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -22,10 +23,16 @@ type completionQueue struct {
 	channel *C.struct_ibv_comp_channel // nil without notify
 	parked  *parked                    // nil without notify
 
-	cq      *C.struct_ibv_cq // the owner's; nil when closed
-	users   int              // QPs; guarded by d.p.mu
-	unacked C.uint           // the routine's, then Close's
-	overrun atomic.Bool      // completions were lost
+	// The owner's.
+	cq      *C.struct_vb_cq // nil when closed
+	stash   fabric.Completion
+	stashed bool // stash is the oldest completion: Arm found it
+
+	users   int            // QPs; guarded by d.p.mu
+	unacked C.uint         // the routine's, then Close's
+	armed   atomic.Bool    // an Arm has had no notify yet
+	firing  sync.WaitGroup // notifies that Arm started
+	overrun atomic.Bool    // completions were lost
 }
 
 // ackBatch is the number of events acknowledged at once: it takes a mutex.
@@ -45,7 +52,7 @@ func (d *device) NewCompletionQueue(depth int, notify func()) (fabric.Completion
 		return nil, d.opError(op, err)
 	}
 	d.mu.Lock()
-	d.cqs[uintptr(unsafe.Pointer(q.cq))] = q
+	d.cqs[uintptr(unsafe.Pointer(q.cq.cq))] = q
 	d.mu.Unlock()
 	return q, nil
 }
@@ -93,18 +100,19 @@ func (q *completionQueue) drainEvents() {
 		C.vb_ack_cq_events(q.cq, q.unacked)
 		q.unacked = 0
 	}
-	for range n {
+	if n > 0 {
+		q.fire()
+	}
+}
+
+// fire calls notify if an Arm waits for it.
+func (q *completionQueue) fire() {
+	if q.notify != nil && q.armed.CompareAndSwap(true, false) {
 		q.notify()
 	}
 }
 
-func (q *completionQueue) wake() {
-	if q.notify != nil {
-		q.notify()
-	}
-}
-
-var errOverrun = errors.New("completions were lost: the CQ is too small for what was posted")
+var errOverrun = fmt.Errorf("%w: completions were lost, the CQ is too small for what was posted", fabric.ErrQueueFull)
 
 // Poll tells a connection of its own failure: the CM does not learn of errors
 // of the QP.
@@ -115,18 +123,31 @@ func (q *completionQueue) Poll(wc []fabric.Completion) (int, error) {
 	if len(wc) == 0 {
 		return 0, nil
 	}
-	r := int64(C.vb_poll(q.cq, (*C.struct_vb_wc)(unsafe.Pointer(&wc[0])), C.uint32_t(len(wc))))
+	n := 0
+	if q.stashed {
+		wc[0], q.stashed, n = q.stash, false, 1
+	}
+	n, err := q.pollDevice(wc, n)
+	if n == 0 && err == nil && q.overrun.Load() {
+		err = q.d.opError("poll", errOverrun)
+	}
+	return n, err
+}
+
+// pollDevice fills wc from n on.
+func (q *completionQueue) pollDevice(wc []fabric.Completion, n int) (int, error) {
+	if n == len(wc) {
+		return n, nil
+	}
+	r := int64(C.vb_poll(q.cq, (*C.struct_vb_wc)(unsafe.Pointer(&wc[n])), C.uint32_t(len(wc)-n)))
 	if r < 0 {
-		return 0, q.d.opError("poll", errors.New("the device refused"))
+		return n, q.d.opError("poll", errors.New("the device refused"))
 	}
-	n := int(uint32(r))
+	got := int(uint32(r))
 	if r>>32 != 0 {
-		q.d.failConns(wc[:n])
+		q.d.failConns(wc[n : n+got])
 	}
-	if n == 0 && q.overrun.Load() {
-		return 0, q.d.opError("poll", errOverrun)
-	}
-	return n, nil
+	return n + got, nil
 }
 
 // failConns ends the connections of failed completions that are not ending
@@ -147,12 +168,28 @@ func (d *device) failConns(wc []fabric.Completion) {
 	}
 }
 
+// Arm takes a completion that is there already aside, and notifies of it: a
+// device would not.
 func (q *completionQueue) Arm() error {
 	if q.cq == nil {
 		return q.d.opError("arm", errClosed)
 	}
-	if e := C.vb_arm(q.cq); e != 0 {
-		return q.d.opError("arm", errno(int(e)))
+	if q.notify == nil {
+		return nil
+	}
+	q.armed.Store(true)
+	if !q.stashed {
+		r := C.vb_arm(q.cq, (*C.struct_vb_wc)(unsafe.Pointer(&q.stash)))
+		if r < 0 {
+			return q.d.opError("arm", errno(int(r)))
+		}
+		q.stashed = r == 1
+		if q.stashed && q.stash.Status != fabric.StatusSuccess {
+			q.d.failConns([]fabric.Completion{q.stash})
+		}
+	}
+	if q.stashed {
+		q.firing.Go(q.fire)
 	}
 	return nil
 }
@@ -169,11 +206,13 @@ func (q *completionQueue) Close() error {
 		return q.d.opError("close a CQ", fmt.Errorf("%w: %d QPs use it", fabric.ErrBusy, users))
 	}
 	q.d.mu.Lock()
-	delete(q.d.cqs, uintptr(unsafe.Pointer(q.cq)))
+	delete(q.d.cqs, uintptr(unsafe.Pointer(q.cq.cq)))
 	q.d.mu.Unlock()
+	q.firing.Wait()
 	if q.channel != nil {
 		q.parked.close()
 		C.vb_ack_cq_events(q.cq, q.unacked)
+		q.unacked = 0
 	}
 	if e := C.vb_destroy_cq(q.cq); e != 0 {
 		return q.d.opError("close a CQ", errno(int(e)))

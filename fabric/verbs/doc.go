@@ -19,11 +19,13 @@
 // that the device takes are built on the C stack. Only numbers are kept in C:
 // ids carry a token, not a Go pointer.
 //
-// # What verbs does not tell
+// # Queues are counted here
 //
-// A failed completion has a valid ID, QPN, Status and Vendor and nothing else:
-// its Op is 255. A successful one says SEND for every kind of send and
-// RDMA_WRITE for a write with immediate.
+// A WR's place in its queue is taken from its post to the poll of its
+// completion, whatever the device makes of it, so ErrQueueFull means the depth
+// that was asked for, and CQs sized for the sum of the depths never overflow.
+// The device's wr_id is the place, which knows the caller's id and operation: a
+// failed completion of verbs tells neither what failed nor of which queue.
 package verbs
 
 // ProviderName is the provider's name in configuration files.

@@ -74,14 +74,25 @@ func (d *device) connOf(qpn uint32) *conn {
 	return d.conns[qpn]
 }
 
+// cqFailed ends the connections of a CQ that has lost completions.
 func (d *device) cqFailed(cq uintptr) {
 	d.mu.Lock()
 	q := d.cqs[cq]
-	d.mu.Unlock()
-	if q != nil {
-		q.overrun.Store(true)
-		q.wake()
+	var conns []*conn
+	for _, c := range d.conns {
+		if q != nil && (c.cfg.SendCQ == q || c.cfg.RecvCQ == q) {
+			conns = append(conns, c)
+		}
 	}
+	d.mu.Unlock()
+	if q == nil {
+		return
+	}
+	q.overrun.Store(true)
+	for _, c := range conns {
+		c.leave(errOverrun)
+	}
+	q.fire()
 }
 
 // removed handles the word that the device fails or goes away, which may come

@@ -87,11 +87,15 @@ func (r *memoryRegion) Close() error {
 	return nil
 }
 
-// memoryWindow implements fabric.MemoryWindow.
+// memoryWindow implements fabric.MemoryWindow. It belongs to the owner of the
+// QPs it is bound through, and outlives them: its device object is freed with
+// the QP and made anew for the next bind.
 type memoryWindow struct {
-	d    *device
-	mw   *C.struct_ibv_mw // nil when closed
-	rkey uint32           // of the latest bind
+	d      *device
+	mw     *C.struct_ibv_mw // nil when freed with its QP, or closed
+	rkey   uint32           // of the latest bind
+	qp     *queuePair       // of the latest bind
+	closed bool
 }
 
 // NewMemoryWindow fails with ErrNotSupported on a device without type 2
@@ -103,24 +107,53 @@ func (d *device) NewMemoryWindow() (fabric.MemoryWindow, error) {
 	if err := d.begin(&d.windows); err != nil {
 		return nil, d.opError("make a memory window", err)
 	}
-	mw, err := C.vb_alloc_mw(d.pd)
-	if mw == nil {
+	w := &memoryWindow{d: d}
+	if err := w.make(); err != nil {
 		d.end(&d.windows)
-		return nil, d.opError("make a memory window", lastErrno(err))
+		return nil, d.opError("make a memory window", err)
 	}
-	return &memoryWindow{d: d, mw: mw, rkey: uint32(mw.rkey)}, nil
+	return w, nil
+}
+
+// make makes the device's object if there is none.
+func (w *memoryWindow) make() error {
+	if w.mw != nil {
+		return nil
+	}
+	mw, err := C.vb_alloc_mw(w.d.pd)
+	if mw == nil {
+		return lastErrno(err)
+	}
+	w.mw, w.rkey = mw, uint32(mw.rkey)
+	return nil
+}
+
+// free frees the device's object, which ends the key.
+func (w *memoryWindow) free() error {
+	if w.mw == nil {
+		return nil
+	}
+	if e := C.vb_dealloc_mw(w.mw); e != 0 {
+		return errno(int(e))
+	}
+	w.mw = nil
+	if w.qp != nil {
+		delete(w.qp.windows, w)
+		w.qp = nil
+	}
+	return nil
 }
 
 func (w *memoryWindow) RKey() uint32 { return w.rkey }
 
 func (w *memoryWindow) Close() error {
-	if w.mw == nil {
+	if w.closed {
 		return nil
 	}
-	if e := C.vb_dealloc_mw(w.mw); e != 0 {
-		return w.d.opError("free a memory window", errno(int(e)))
+	if err := w.free(); err != nil {
+		return w.d.opError("free a memory window", err)
 	}
-	w.mw = nil
+	w.closed = true
 	w.d.end(&w.d.windows)
 	return nil
 }

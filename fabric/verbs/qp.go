@@ -7,6 +7,8 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -24,18 +26,63 @@ type queuePair struct {
 	srq       bool
 	sendFull  error // errors made once, for they may come often
 	recvFull  error
+	inError   error
 
-	qp *C.struct_ibv_qp // the owner's; nil when closed
+	// The owner's.
+	qp      *C.struct_ibv_qp // nil when closed
+	sq      *C.struct_vb_queue
+	rq      *C.struct_vb_queue     // the SRQ's, when there is one
+	windows map[*memoryWindow]bool // bound through this QP
+
+	mode atomic.Uint32
 }
+
+// Modes of a QP: what may be posted. They only move forward.
+const (
+	modeSetup   = iota // receives
+	modeOpen           // all
+	modeNoReads        // all but READs and atomics, which would wait for ever
+	modeLeft           // nothing: the connection has left the connected state
+	modeClosed         // nothing: the QP is destroyed
+)
+
+// advance moves from one mode to the next, unless the connection has left.
+func (q *queuePair) advance(from, to uint32) { q.mode.CompareAndSwap(from, to) }
 
 // queueFull is what a driver answers when a queue has no room.
 const queueFull = int(unix.ENOMEM)
 
-func newQueuePair(c *conn, qp *C.struct_ibv_qp, maxInline int) *queuePair {
-	q := &queuePair{c: c, qp: qp, num: uint32(qp.qp_num), maxInline: maxInline, srq: c.cfg.SRQ != nil}
+// newQueuePair makes what the QP needs besides the device's object.
+func newQueuePair(c *conn) (*queuePair, error) {
+	q := &queuePair{c: c, srq: c.cfg.SRQ != nil}
+	var err error
+	if q.sq, err = C.vb_new_queue(C.uint32_t(c.cfg.SendDepth), 0); q.sq == nil {
+		return nil, lastErrno(err)
+	}
+	if q.srq {
+		q.rq = c.cfg.SRQ.(*sharedReceiveQueue).queue
+		C.vb_ref(q.rq)
+		return q, nil
+	}
+	if q.rq, err = C.vb_new_queue(C.uint32_t(c.cfg.RecvDepth), 0); q.rq == nil {
+		C.vb_unref(q.sq)
+		return nil, lastErrno(err)
+	}
+	return q, nil
+}
+
+// made takes the device's object.
+func (q *queuePair) made(qp *C.struct_ibv_qp, maxInline int) {
+	q.qp, q.num, q.maxInline = qp, uint32(qp.qp_num), maxInline
 	q.sendFull = q.opError("post send", fabric.ErrQueueFull)
 	q.recvFull = q.opError("post receive", fabric.ErrQueueFull)
-	return q
+	q.inError = q.opError("post", fabric.ErrQPError)
+}
+
+// freeQueues is for a QP whose device object could not be made.
+func (q *queuePair) freeQueues() {
+	C.vb_unref(q.sq)
+	C.vb_unref(q.rq)
 }
 
 func (q *queuePair) opError(op string, err error) error {
@@ -61,12 +108,35 @@ func sgePointer(sges []fabric.SGE) *C.struct_ibv_sge {
 	return (*C.struct_ibv_sge)(unsafe.Pointer(unsafe.SliceData(sges)))
 }
 
-// PostSend works in the error state too: what is posted then is flushed.
+// PostSend fails with ErrQPError once the connection has left the connected
+// state, and with ErrInvalid for an RDMA READ when ORD is 0.
 func (q *queuePair) PostSend(wrs []fabric.SendWR, sges []fabric.SGE) (int, error) {
-	if err := q.postable(); err != nil || len(wrs) == 0 {
+	if q.mode.Load() == modeOpen {
+		return q.postSend(wrs, sges)
+	}
+	if err := q.sendable(); err != nil {
 		return 0, err
 	}
-	return q.posted(int64(C.vb_post_send(q.qp, (*C.struct_vb_send_wr)(unsafe.Pointer(&wrs[0])), C.uint32_t(len(wrs)), sgePointer(sges), C.uint32_t(len(sges)))), q.sendFull)
+	i := slices.IndexFunc(wrs, func(w fabric.SendWR) bool { return w.Op == fabric.OpRead })
+	if i < 0 {
+		return q.postSend(wrs, sges)
+	}
+	n, err := q.postSend(wrs[:i], sges)
+	if err == nil {
+		err = q.noReads()
+	}
+	return n, err
+}
+
+func (q *queuePair) noReads() error {
+	return q.opError("post", fmt.Errorf("%w: the peer answers no RDMA READs or atomics (ORD 0)", fabric.ErrInvalid))
+}
+
+func (q *queuePair) postSend(wrs []fabric.SendWR, sges []fabric.SGE) (int, error) {
+	if len(wrs) == 0 {
+		return 0, nil
+	}
+	return q.posted(int64(C.vb_post_send(q.qp, q.sq, (*C.struct_vb_send_wr)(unsafe.Pointer(&wrs[0])), C.uint32_t(len(wrs)), sgePointer(sges), C.uint32_t(len(sges)))), q.sendFull)
 }
 
 // PostAtomic fails as PostSend does, and with ErrNotSupported on a device
@@ -75,10 +145,16 @@ func (q *queuePair) PostAtomic(wrs []fabric.AtomicWR, sges []fabric.SGE) (int, e
 	if !q.c.d.info.Limits.Atomics {
 		return 0, q.opError("post atomic", fabric.ErrNotSupported)
 	}
-	if err := q.postable(); err != nil || len(wrs) == 0 {
+	if err := q.sendable(); err != nil {
 		return 0, err
 	}
-	return q.posted(int64(C.vb_post_atomic(q.qp, (*C.struct_vb_atomic_wr)(unsafe.Pointer(&wrs[0])), C.uint32_t(len(wrs)), sgePointer(sges), C.uint32_t(len(sges)))), q.sendFull)
+	if q.mode.Load() == modeNoReads {
+		return 0, q.noReads()
+	}
+	if len(wrs) == 0 {
+		return 0, nil
+	}
+	return q.posted(int64(C.vb_post_atomic(q.qp, q.sq, (*C.struct_vb_atomic_wr)(unsafe.Pointer(&wrs[0])), C.uint32_t(len(wrs)), sgePointer(sges), C.uint32_t(len(sges)))), q.sendFull)
 }
 
 // PostRecv fails with ErrInvalid on a QP with an SRQ.
@@ -86,58 +162,103 @@ func (q *queuePair) PostRecv(wrs []fabric.RecvWR, sges []fabric.SGE) (int, error
 	if q.srq {
 		return 0, q.opError("post receive", fmt.Errorf("%w: the QP has an SRQ", fabric.ErrInvalid))
 	}
-	if err := q.postable(); err != nil || len(wrs) == 0 {
+	if err := q.ended(); err != nil || len(wrs) == 0 {
 		return 0, err
 	}
-	return q.posted(int64(C.vb_post_recv(q.qp, (*C.struct_vb_recv_wr)(unsafe.Pointer(&wrs[0])), C.uint32_t(len(wrs)), sgePointer(sges), C.uint32_t(len(sges)))), q.recvFull)
+	return q.posted(int64(C.vb_post_recv(q.qp, q.rq, (*C.struct_vb_recv_wr)(unsafe.Pointer(&wrs[0])), C.uint32_t(len(wrs)), sgePointer(sges), C.uint32_t(len(sges)))), q.recvFull)
 }
 
 // PostBind gives the window a new key. It fails with ErrInvalid when the range
-// is not in the region.
+// is empty or not in the region.
 func (q *queuePair) PostBind(w fabric.MemoryWindow, mr fabric.MemoryRegion, off, n int, a fabric.Access, id uint64, f fabric.SendFlags) (uint32, error) {
 	mw, ok := w.(*memoryWindow)
 	r, ok2 := mr.(*memoryRegion)
-	if !ok || !ok2 || mw.mw == nil || r.mr == nil {
+	if !ok || !ok2 || mw.closed || r.mr == nil {
 		return 0, q.opError("bind", fmt.Errorf("%w: not an open window and region of this provider", fabric.ErrInvalid))
 	}
-	if size := r.mem.Len(); off < 0 || n < 0 || off > size || n > size-off {
+	if size := r.mem.Len(); off < 0 || n <= 0 || off > size || n > size-off {
 		return 0, q.opError("bind", fmt.Errorf("%w: [%d, +%d) of %d bytes", fabric.ErrInvalid, off, n, size))
 	}
-	if err := q.postable(); err != nil {
+	if err := q.sendable(); err != nil {
 		return 0, err
 	}
+	if err := mw.make(); err != nil {
+		return 0, q.opError("bind", err)
+	}
 	key := mw.nextKey()
-	e := C.vb_post_bind(q.qp, mw.mw, C.uint32_t(key), r.mr, C.uint64_t(r.mem.Addr()+uint64(off)), C.uint64_t(n), accessFlags(a), C.uint64_t(id), C.uint8_t(f))
+	e := C.vb_post_bind(q.qp, q.sq, mw.mw, C.uint32_t(key), r.mr, C.uint64_t(r.mem.Addr()+uint64(off)), C.uint64_t(n), accessFlags(a), C.uint64_t(id), C.uint8_t(f))
 	if _, err := q.posted(-int64(e)<<32, q.sendFull); err != nil {
 		return 0, err
 	}
 	mw.rkey = key
+	q.holdWindow(mw)
 	return key, nil
 }
 
-func (q *queuePair) postable() error {
-	if q.qp == nil {
+func (q *queuePair) holdWindow(w *memoryWindow) {
+	if w.qp != nil {
+		delete(w.qp.windows, w)
+	}
+	if q.windows == nil {
+		q.windows = map[*memoryWindow]bool{}
+	}
+	w.qp, q.windows[w] = q, true
+}
+
+// ended is why nothing can be posted any more, or nil.
+func (q *queuePair) ended() error {
+	switch q.mode.Load() {
+	case modeLeft:
+		return q.inError
+	case modeClosed:
 		return q.opError("post", errClosed)
 	}
 	return nil
 }
 
-// posted takes a result of the shim apart. A WR posted in the error state, or
-// while the QP went there, may have missed the flush (rxe): pushing the QP once
-// more makes it complete.
+// sendable is why nothing can be sent, or nil.
+func (q *queuePair) sendable() error {
+	if q.mode.Load() == modeSetup {
+		return q.opError("post", fmt.Errorf("%w: not connected yet", fabric.ErrInvalid))
+	}
+	return q.ended()
+}
+
+// posted takes a result of the shim apart. A WR posted while the QP went to the
+// error state may have missed the flush (rxe): pushing the QP once more makes
+// it complete.
 func (q *queuePair) posted(r int64, full error) (int, error) {
 	n, e := int(uint32(r)), int(r>>32)
-	left := q.c.left.Load()
-	if left {
+	if q.mode.Load() == modeLeft {
 		C.vb_qp_error(q.qp)
 	}
-	switch {
-	case e == 0:
+	switch e {
+	case 0:
 		return n, nil
-	case e == queueFull:
+	case queueFull:
 		return n, full
-	case left:
-		return n, q.opError("post", fmt.Errorf("%w: %w", fabric.ErrQPError, errno(e)))
 	}
 	return n, q.opError("post", errno(e))
+}
+
+// close destroys the QP. Windows bound through it are freed before: rxe would
+// wait for them, and then free the QP under them. The queues are kept until the
+// CQs hold nothing of them.
+func (q *queuePair) close() error {
+	for w := range q.windows {
+		_ = w.free() // its Close will say
+	}
+	q.mode.Store(modeClosed)
+	C.vb_kill(q.sq)
+	if !q.srq {
+		C.vb_kill(q.rq)
+	}
+	e := C.vb_destroy_qp(q.qp)
+	q.qp = nil
+	C.vb_bury(q.c.cfg.SendCQ.(*completionQueue).cq, q.sq)
+	C.vb_bury(q.c.cfg.RecvCQ.(*completionQueue).cq, q.rq)
+	if e != 0 {
+		return q.opError("close", errno(int(e)))
+	}
+	return nil
 }

@@ -202,7 +202,7 @@ func (e *end) next() fabric.Completion {
 func (e *end) want(id uint64, status fabric.Status, op fabric.Opcode) fabric.Completion {
 	e.t.Helper()
 	c := e.next()
-	if c.ID != id || c.Status != status || (status == fabric.StatusSuccess && c.Op != op) || c.QPN != e.conn.QueuePair().Num() {
+	if c.ID != id || c.Status != status || c.Op != op || c.QPN != e.conn.QueuePair().Num() {
 		e.t.Fatalf("completion %+v (%v), want id %d, %v, %v", c, c.Status, id, status, op)
 	}
 	return c

@@ -86,11 +86,53 @@ enum vb_op {
 	VB_BIND,
 	VB_RECV,
 	VB_RECV_WRITE_IMM,
-	VB_UNKNOWN = 255, // of a failed completion: verbs does not say
 };
 
 enum vb_flag { VB_SIGNALED = 1, VB_SOLICITED = 2, VB_INLINE = 4, VB_FENCE = 8 };
 enum vb_wc_flag { VB_WC_IMM = 1, VB_WC_INVALIDATED = 2 };
+
+// vb_queue is a send queue, a receive queue or an SRQ as we count it: a WR has
+// a place from its post until its completion is polled. A device may forget
+// sooner (rxe frees the place when it has completed the WR), and then more
+// would be posted than the CQ holds. The wr_id that the device sees is the
+// address of the place, which has the caller's id and the operation: a
+// completion does not tell them apart, and a failed one tells nothing.
+//
+// Send and receive queues complete in order: a completion frees all places up
+// to its own. The places of an SRQ come and go one by one.
+//
+// The owner of the queue posts and polls. A queue is freed when nothing refers
+// to it: its QP or SRQ, and the graves of QPs that used it.
+struct vb_slot {
+	struct vb_queue *q;
+	uint64_t id;
+	uint32_t pos; // free-running
+	uint8_t op;   // enum vb_op
+};
+
+struct vb_queue {
+	int refs;  // atomic
+	int dead;  // atomic; completions are dropped
+	int shared; // SRQ
+	uint32_t depth, mask;
+	uint32_t head, tail; // polled and posted so far
+	uint32_t unused;     // SRQ: number of entries of unused_slots
+	uint32_t *unused_slots;
+	struct vb_slot slot[];
+};
+
+// vb_cq is a CQ with the graves of QPs that were destroyed: the CQ may still
+// hold completions of theirs, so their queues are kept until a poll has found
+// it empty.
+struct vb_cq {
+	struct ibv_cq *cq;
+	struct vb_grave *graves; // atomic
+};
+
+struct vb_grave {
+	struct vb_grave *next;
+	struct vb_queue *q;
+};
 
 // vb_info is what a device says of itself: its first active port, or port 1.
 struct vb_info {
@@ -122,7 +164,7 @@ struct vb_entry {
 
 struct vb_qp_attr {
 	struct ibv_pd *pd;
-	struct ibv_cq *send_cq, *recv_cq;
+	struct vb_cq *send_cq, *recv_cq;
 	struct ibv_srq *srq;
 	uint32_t send_depth, recv_depth, send_sge, recv_sge;
 	uint32_t max_inline; // asked, then granted
@@ -174,10 +216,16 @@ int vb_dealloc_mw(struct ibv_mw *mw);
 // Queues.
 struct ibv_comp_channel *vb_comp_channel(struct ibv_context *ctx);
 int vb_destroy_comp_channel(struct ibv_comp_channel *ch);
-struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int depth, struct ibv_comp_channel *ch, int vector);
-int vb_destroy_cq(struct ibv_cq *cq);
+struct vb_cq *vb_create_cq(struct ibv_context *ctx, int depth, struct ibv_comp_channel *ch, int vector);
+int vb_destroy_cq(struct vb_cq *cq);
 int vb_cq_events(struct ibv_comp_channel *ch);
-void vb_ack_cq_events(struct ibv_cq *cq, unsigned int n);
+void vb_ack_cq_events(struct vb_cq *cq, unsigned int n);
+struct vb_queue *vb_new_queue(uint32_t depth, int shared);
+void vb_ref(struct vb_queue *q);
+void vb_unref(struct vb_queue *q);
+void vb_kill(struct vb_queue *q);
+void vb_bury(struct vb_cq *cq, struct vb_queue *q);
+void vb_open_graves(struct vb_grave *g);
 struct ibv_srq *vb_create_srq(struct ibv_pd *pd, uint32_t depth, uint32_t sge);
 int vb_destroy_srq(struct ibv_srq *srq);
 int vb_qp_state(struct ibv_qp *qp);
@@ -208,13 +256,13 @@ int vb_cm_established(struct rdma_cm_id *id);
 // The data path. A result is the number posted or polled in the low 32 bits;
 // above them the errno that stopped a post, or 1 when a polled completion has
 // a status other than success.
-int64_t vb_post_send(struct ibv_qp *qp, const struct vb_send_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
-int64_t vb_post_atomic(struct ibv_qp *qp, const struct vb_atomic_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
-int64_t vb_post_recv(struct ibv_qp *qp, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
-int64_t vb_post_srq(struct ibv_srq *srq, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
-int vb_post_bind(struct ibv_qp *qp, struct ibv_mw *mw, uint32_t rkey, struct ibv_mr *mr, uint64_t addr, uint64_t n, int access, uint64_t id, uint8_t flags);
-int64_t vb_poll(struct ibv_cq *cq, struct vb_wc *out, uint32_t n);
-int vb_arm(struct ibv_cq *cq);
+int64_t vb_post_send(struct ibv_qp *qp, struct vb_queue *q, const struct vb_send_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
+int64_t vb_post_atomic(struct ibv_qp *qp, struct vb_queue *q, const struct vb_atomic_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
+int64_t vb_post_recv(struct ibv_qp *qp, struct vb_queue *q, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
+int64_t vb_post_srq(struct ibv_srq *srq, struct vb_queue *q, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
+int vb_post_bind(struct ibv_qp *qp, struct vb_queue *q, struct ibv_mw *mw, uint32_t rkey, struct ibv_mr *mr, uint64_t addr, uint64_t n, int access, uint64_t id, uint8_t flags);
+int64_t vb_poll(struct vb_cq *cq, struct vb_wc *out, uint32_t n);
+int vb_arm(struct vb_cq *cq, struct vb_wc *out);
 
 // The table of what was loaded, for the other C files.
 

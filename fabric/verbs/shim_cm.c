@@ -116,8 +116,8 @@ static int create_qp(struct rdma_cm_id *id, struct vb_qp_attr *a, uint32_t max_i
 	struct ibv_qp_init_attr init;
 
 	memset(&init, 0, sizeof init);
-	init.send_cq = a->send_cq;
-	init.recv_cq = a->recv_cq;
+	init.send_cq = a->send_cq->cq;
+	init.recv_cq = a->recv_cq->cq;
 	init.srq = a->srq;
 	init.qp_type = IBV_QPT_RC;
 	init.cap.max_send_wr = a->send_depth;

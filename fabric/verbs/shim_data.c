@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "shim.h"
@@ -37,13 +38,16 @@ static int sges_fit(uint32_t first, uint32_t num, uint32_t nsge)
 	return first <= nsge && num <= nsge - first;
 }
 
-static int build_send(struct ibv_send_wr *o, const struct vb_send_wr *w, const struct ibv_sge *sge, uint32_t nsge)
+static int build_send(struct ibv_send_wr *o, struct vb_slot *slot, const void *wr, const struct ibv_sge *sge, uint32_t nsge)
 {
+	const struct vb_send_wr *w = wr;
+
 	if (w->op > VB_LOCAL_INV || w->op == VB_COMPARE_SWAP || w->op == VB_FETCH_ADD)
 		return EINVAL;
 	if (!sges_fit(w->first_sge, w->num_sge, nsge))
 		return EINVAL;
-	o->wr_id = w->id;
+	slot->id = w->id;
+	slot->op = w->op;
 	o->sg_list = w->num_sge ? (struct ibv_sge *)sge + w->first_sge : NULL;
 	o->num_sge = w->num_sge;
 	o->opcode = send_opcode[w->op];
@@ -65,13 +69,16 @@ static int build_send(struct ibv_send_wr *o, const struct vb_send_wr *w, const s
 	return 0;
 }
 
-static int build_atomic(struct ibv_send_wr *o, const struct vb_atomic_wr *w, const struct ibv_sge *sge, uint32_t nsge)
+static int build_atomic(struct ibv_send_wr *o, struct vb_slot *slot, const void *wr, const struct ibv_sge *sge, uint32_t nsge)
 {
+	const struct vb_atomic_wr *w = wr;
+
 	if (w->op != VB_COMPARE_SWAP && w->op != VB_FETCH_ADD)
 		return EINVAL;
-	if (!sges_fit(w->first_sge, 1, nsge) || w->remote_addr % 8)
+	if (!sges_fit(w->first_sge, 1, nsge))
 		return EINVAL;
-	o->wr_id = w->id;
+	slot->id = w->id;
+	slot->op = w->op;
 	o->sg_list = (struct ibv_sge *)sge + w->first_sge;
 	o->num_sge = 1;
 	o->opcode = send_opcode[w->op];
@@ -84,75 +91,155 @@ static int build_atomic(struct ibv_send_wr *o, const struct vb_atomic_wr *w, con
 	return 0;
 }
 
-static int build_recv(struct ibv_recv_wr *o, const struct vb_recv_wr *w, const struct ibv_sge *sge, uint32_t nsge)
+// room is how many WRs a send or receive queue takes.
+static uint32_t room(const struct vb_queue *q)
 {
+	return q->depth - (q->tail - __atomic_load_n(&q->head, __ATOMIC_ACQUIRE));
+}
+
+// posted is the part of a chain of k that the device took. A driver that fails
+// without naming a WR has taken them all (rxe: only its doorbell failed).
+static uint32_t posted(int err, ptrdiff_t bad, int named, uint32_t k)
+{
+	return err && named ? (uint32_t)bad : k;
+}
+
+typedef int send_builder(struct ibv_send_wr *, struct vb_slot *, const void *, const struct ibv_sge *, uint32_t);
+
+// post_sends posts n WRs of stride bytes in chunks. Those before the first that
+// does not build, has no room or is refused by the device are posted.
+static inline __attribute__((always_inline)) int64_t post_sends(struct ibv_qp *qp, struct vb_queue *q, send_builder *build, const void *w, size_t stride, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
+{
+	struct ibv_send_wr chain[CHUNK], *bad;
+	uint32_t done = 0, free = room(q);
+	int stop = 0;
+
+	while (done < n && !stop) {
+		uint32_t k = 0;
+		int err;
+
+		for (; k < CHUNK && done + k < n; k++) {
+			struct vb_slot *slot = &q->slot[(q->tail + k) & q->mask];
+
+			stop = done + k < free ? build(&chain[k], slot, (const char *)w + (done + k) * stride, sge, nsge) : ENOMEM;
+			if (stop)
+				break;
+			slot->pos = q->tail + k;
+			chain[k].wr_id = (uintptr_t)slot;
+			chain[k].next = &chain[k + 1];
+		}
+		if (!k)
+			break;
+		chain[k - 1].next = NULL;
+		bad = NULL;
+		err = ibv_post_send(qp, chain, &bad);
+		k = posted(err, bad - chain, bad != NULL, k);
+		q->tail += k;
+		done += k;
+		if (err && bad)
+			stop = err < 0 ? -err : err;
+	}
+	return result(done, stop);
+}
+
+int64_t vb_post_send(struct ibv_qp *qp, struct vb_queue *q, const struct vb_send_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
+{
+	return post_sends(qp, q, build_send, w, sizeof *w, n, sge, nsge);
+}
+
+int64_t vb_post_atomic(struct ibv_qp *qp, struct vb_queue *q, const struct vb_atomic_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
+{
+	return post_sends(qp, q, build_atomic, w, sizeof *w, n, sge, nsge);
+}
+
+// take_slot finds a place for the kth receive of a chain. It is the queue's
+// only with keep_slots.
+static struct vb_slot *take_slot(struct vb_queue *q, uint32_t k)
+{
+	if (!q->shared)
+		return k < room(q) ? &q->slot[(q->tail + k) & q->mask] : NULL;
+	return k < q->unused ? &q->slot[q->unused_slots[q->unused - 1 - k]] : NULL;
+}
+
+static void keep_slots(struct vb_queue *q, uint32_t k)
+{
+	if (q->shared)
+		q->unused -= k;
+	else
+		q->tail += k;
+}
+
+static int build_recv(struct ibv_recv_wr *o, struct vb_slot *slot, const struct vb_recv_wr *w, const struct ibv_sge *sge, uint32_t nsge)
+{
+	if (!slot)
+		return ENOMEM;
 	if (!sges_fit(w->first_sge, w->num_sge, nsge))
 		return EINVAL;
-	o->wr_id = w->id;
+	slot->id = w->id;
+	slot->op = VB_RECV;
+	o->wr_id = (uintptr_t)slot;
 	o->sg_list = w->num_sge ? (struct ibv_sge *)sge + w->first_sge : NULL;
 	o->num_sge = w->num_sge;
 	return 0;
 }
 
-// POST posts n WRs in chunks: build fills one, post takes a chain. WRs before
-// the first that does not build are posted; those before the one the device
-// refused count as posted too.
-#define POST(wr_type, build, post)                                             \
-	do {                                                                   \
-		struct wr_type chain[CHUNK], *bad;                             \
-		uint32_t done = 0;                                             \
-                                                                               \
-		while (done < n) {                                             \
-			uint32_t k = 0;                                        \
-			int invalid = 0, err;                                  \
-                                                                               \
-			for (; k < CHUNK && k < n - done; k++) {               \
-				invalid = build(&chain[k], &w[done + k], sge, nsge); \
-				if (invalid)                                   \
-					break;                                 \
-				chain[k].next = &chain[k + 1];                 \
-			}                                                      \
-			if (k == 0)                                            \
-				return result(done, invalid);                  \
-			chain[k - 1].next = NULL;                              \
-			bad = NULL;                                            \
-			err = post;                                            \
-			if (err)                                               \
-				return result(done + (bad ? bad - chain : 0), err < 0 ? -err : err); \
-			done += k;                                             \
-			if (invalid)                                           \
-				return result(done, invalid);                  \
-		}                                                              \
-		return result(done, 0);                                        \
-	} while (0)
-
-int64_t vb_post_send(struct ibv_qp *qp, const struct vb_send_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
+// post_recvs posts to the QP, or to the SRQ when there is none.
+static inline __attribute__((always_inline)) int64_t post_recvs(struct ibv_qp *qp, struct ibv_srq *srq, struct vb_queue *q, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
 {
-	POST(ibv_send_wr, build_send, ibv_post_send(qp, chain, &bad));
+	struct ibv_recv_wr chain[CHUNK], *bad;
+	uint32_t done = 0;
+	int stop = 0;
+
+	while (done < n && !stop) {
+		uint32_t k = 0;
+		int err;
+
+		for (; k < CHUNK && done + k < n; k++) {
+			struct vb_slot *slot = take_slot(q, k);
+
+			stop = build_recv(&chain[k], slot, &w[done + k], sge, nsge);
+			if (stop)
+				break;
+			slot->pos = q->tail + k;
+			chain[k].next = &chain[k + 1];
+		}
+		if (!k)
+			break;
+		chain[k - 1].next = NULL;
+		bad = NULL;
+		err = qp ? ibv_post_recv(qp, chain, &bad) : ibv_post_srq_recv(srq, chain, &bad);
+		k = posted(err, bad - chain, bad != NULL, k);
+		keep_slots(q, k);
+		done += k;
+		if (err && bad)
+			stop = err < 0 ? -err : err;
+	}
+	return result(done, stop);
 }
 
-int64_t vb_post_atomic(struct ibv_qp *qp, const struct vb_atomic_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
+int64_t vb_post_recv(struct ibv_qp *qp, struct vb_queue *q, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
 {
-	POST(ibv_send_wr, build_atomic, ibv_post_send(qp, chain, &bad));
+	return post_recvs(qp, NULL, q, w, n, sge, nsge);
 }
 
-int64_t vb_post_recv(struct ibv_qp *qp, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
+int64_t vb_post_srq(struct ibv_srq *srq, struct vb_queue *q, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
 {
-	POST(ibv_recv_wr, build_recv, ibv_post_recv(qp, chain, &bad));
+	return post_recvs(NULL, srq, q, w, n, sge, nsge);
 }
 
-int64_t vb_post_srq(struct ibv_srq *srq, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
+int vb_post_bind(struct ibv_qp *qp, struct vb_queue *q, struct ibv_mw *mw, uint32_t rkey, struct ibv_mr *mr, uint64_t addr, uint64_t n, int access, uint64_t id, uint8_t flags)
 {
-	POST(ibv_recv_wr, build_recv, ibv_post_srq_recv(srq, chain, &bad));
-}
-
-int vb_post_bind(struct ibv_qp *qp, struct ibv_mw *mw, uint32_t rkey, struct ibv_mr *mr, uint64_t addr, uint64_t n, int access, uint64_t id, uint8_t flags)
-{
+	struct vb_slot *slot = &q->slot[q->tail & q->mask];
 	struct ibv_send_wr w, *bad;
 	int err;
 
+	if (!room(q))
+		return -ENOMEM;
+	slot->id = id;
+	slot->op = VB_BIND;
+	slot->pos = q->tail;
 	memset(&w, 0, sizeof w);
-	w.wr_id = id;
+	w.wr_id = (uintptr_t)slot;
 	w.opcode = IBV_WR_BIND_MW;
 	w.send_flags = send_flags(flags);
 	w.bind_mw.mw = mw;
@@ -161,54 +248,50 @@ int vb_post_bind(struct ibv_qp *qp, struct ibv_mw *mw, uint32_t rkey, struct ibv
 	w.bind_mw.bind_info.addr = addr;
 	w.bind_mw.bind_info.length = n;
 	w.bind_mw.bind_info.mw_access_flags = access;
+	bad = NULL;
 	err = ibv_post_send(qp, &w, &bad);
-	if (!err)
-		mw->rkey = rkey; // drivers name the window by its latest key
-	return err > 0 ? -err : err;
+	if (err && bad)
+		return err > 0 ? -err : err;
+	q->tail++;
+	mw->rkey = rkey; // drivers name the window by its latest key
+	return 0;
 }
 
-static uint8_t completion_op(const struct ibv_wc *wc)
+// free_slot gives the place of a completed WR back, and for a send queue those
+// of the unsignaled WRs before it.
+static void free_slot(struct vb_slot *slot)
 {
-	switch (wc->opcode) {
-	case IBV_WC_SEND:
-		return VB_SEND;
-	case IBV_WC_RDMA_WRITE:
-		return VB_WRITE;
-	case IBV_WC_RDMA_READ:
-		return VB_READ;
-	case IBV_WC_COMP_SWAP:
-		return VB_COMPARE_SWAP;
-	case IBV_WC_FETCH_ADD:
-		return VB_FETCH_ADD;
-	case IBV_WC_BIND_MW:
-		return VB_BIND;
-	case IBV_WC_LOCAL_INV:
-		return VB_LOCAL_INV;
-	case IBV_WC_RECV:
-		return VB_RECV;
-	case IBV_WC_RECV_RDMA_WITH_IMM:
-		return VB_RECV_WRITE_IMM;
-	default:
-		return VB_UNKNOWN;
-	}
+	struct vb_queue *q = slot->q;
+
+	if (q->shared)
+		q->unused_slots[q->unused++] = slot - q->slot;
+	else
+		__atomic_store_n(&q->head, slot->pos + 1, __ATOMIC_RELEASE);
 }
 
-// Of a failed WR only id, status, QP number and vendor error are valid.
-static void convert(struct vb_wc *o, const struct ibv_wc *wc)
+// convert fills in o, or returns 0 for the completion of a queue that is gone.
+// Of a failed WR only wr_id, status, QP number and vendor error are valid.
+static int convert(struct vb_wc *o, const struct ibv_wc *wc)
 {
+	struct vb_slot *slot = (struct vb_slot *)(uintptr_t)wc->wr_id;
+
+	if (__atomic_load_n(&slot->q->dead, __ATOMIC_ACQUIRE))
+		return 0;
 	memset(o, 0, sizeof *o);
-	o->id = wc->wr_id;
+	o->id = slot->id;
+	o->op = slot->op;
+	free_slot(slot);
 	o->qpn = wc->qp_num;
 	o->status = wc->status;
 	if (wc->status != IBV_WC_SUCCESS) {
 		o->vendor = wc->vendor_err;
-		o->op = VB_UNKNOWN;
-		return;
+		return 1;
 	}
-	o->op = completion_op(wc);
 	o->byte_len = wc->byte_len;
-	if (o->op < VB_RECV)
-		return; // the flags of a send's completion mean nothing to us
+	if (o->op != VB_RECV)
+		return 1;
+	if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+		o->op = VB_RECV_WRITE_IMM;
 	if (wc->wc_flags & IBV_WC_WITH_IMM) {
 		o->flags = VB_WC_IMM;
 		o->imm = ntohl(wc->imm_data);
@@ -216,9 +299,11 @@ static void convert(struct vb_wc *o, const struct ibv_wc *wc)
 		o->flags = VB_WC_INVALIDATED;
 		o->imm = wc->invalidated_rkey;
 	}
+	return 1;
 }
 
-int64_t vb_poll(struct ibv_cq *cq, struct vb_wc *out, uint32_t n)
+// poll is vb_poll but for the graves; drained says that the CQ was found empty.
+static int64_t poll(struct vb_cq *cq, struct vb_wc *out, uint32_t n, int *drained)
 {
 	struct ibv_wc wc[POLL_CHUNK];
 	uint32_t got = 0;
@@ -226,24 +311,56 @@ int64_t vb_poll(struct ibv_cq *cq, struct vb_wc *out, uint32_t n)
 
 	while (got < n) {
 		uint32_t want = n - got < POLL_CHUNK ? n - got : POLL_CHUNK;
-		int r = ibv_poll_cq(cq, want, wc);
+		int r = ibv_poll_cq(cq->cq, want, wc);
 
 		if (r < 0)
 			return got ? result(got, failed) : -1;
 		for (int i = 0; i < r; i++) {
-			convert(&out[got + i], &wc[i]);
-			failed |= wc[i].status != IBV_WC_SUCCESS;
+			if (!convert(&out[got], &wc[i]))
+				continue;
+			failed |= out[got].status != IBV_WC_SUCCESS;
+			got++;
 		}
-		got += r;
-		if ((uint32_t)r < want)
+		if ((uint32_t)r < want) {
+			*drained = 1;
 			break;
+		}
 	}
 	return result(got, failed);
 }
 
-int vb_arm(struct ibv_cq *cq)
+int64_t vb_poll(struct vb_cq *cq, struct vb_wc *out, uint32_t n)
 {
-	int err = ibv_req_notify_cq(cq, 0);
+	struct vb_grave *graves, *g;
+	int drained = 0;
+	int64_t r;
 
-	return err > 0 ? -err : err;
+	if (!__atomic_load_n(&cq->graves, __ATOMIC_RELAXED))
+		return poll(cq, out, n, &drained);
+	graves = __atomic_exchange_n(&cq->graves, NULL, __ATOMIC_ACQUIRE);
+	r = poll(cq, out, n, &drained);
+	if (drained) {
+		vb_open_graves(graves);
+		return r;
+	}
+	while ((g = graves)) {
+		graves = g->next;
+		vb_bury(cq, g->q);
+		free(g);
+	}
+	return r;
+}
+
+// vb_arm asks for an event and then looks whether a completion came before
+// that: 1 and the completion, 0, or -errno. Hardware gives no event for what is
+// there already.
+int vb_arm(struct vb_cq *cq, struct vb_wc *out)
+{
+	int err = ibv_req_notify_cq(cq->cq, 0), drained = 0;
+	int64_t r;
+
+	if (err)
+		return err > 0 ? -err : err;
+	r = poll(cq, out, 1, &drained);
+	return r > 0 && (uint32_t)r == 1;
 }

@@ -294,14 +294,29 @@ int vb_destroy_comp_channel(struct ibv_comp_channel *ch)
 	return status(vb.ibv_destroy_comp_channel_(ch));
 }
 
-struct ibv_cq *vb_create_cq(struct ibv_context *ctx, int depth, struct ibv_comp_channel *ch, int vector)
+struct vb_cq *vb_create_cq(struct ibv_context *ctx, int depth, struct ibv_comp_channel *ch, int vector)
 {
-	return vb.ibv_create_cq_(ctx, depth, NULL, ch, vector);
+	struct vb_cq *cq = calloc(1, sizeof *cq);
+
+	if (!cq)
+		return NULL;
+	cq->cq = vb.ibv_create_cq_(ctx, depth, NULL, ch, vector);
+	if (!cq->cq) {
+		free(cq);
+		return NULL;
+	}
+	return cq;
 }
 
-int vb_destroy_cq(struct ibv_cq *cq)
+int vb_destroy_cq(struct vb_cq *cq)
 {
-	return status(vb.ibv_destroy_cq_(cq));
+	int err = status(vb.ibv_destroy_cq_(cq->cq));
+
+	if (!err) {
+		vb_open_graves(cq->graves);
+		free(cq);
+	}
+	return err;
 }
 
 // vb_cq_events takes the events that are there and returns their number; each
@@ -317,9 +332,9 @@ int vb_cq_events(struct ibv_comp_channel *ch)
 	return n;
 }
 
-void vb_ack_cq_events(struct ibv_cq *cq, unsigned int n)
+void vb_ack_cq_events(struct vb_cq *cq, unsigned int n)
 {
-	vb.ibv_ack_cq_events_(cq, n);
+	vb.ibv_ack_cq_events_(cq->cq, n);
 }
 
 struct ibv_srq *vb_create_srq(struct ibv_pd *pd, uint32_t depth, uint32_t sge)

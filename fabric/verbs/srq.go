@@ -16,8 +16,9 @@ import (
 type sharedReceiveQueue struct {
 	d     *device
 	srq   *C.struct_ibv_srq // the owner's; nil when closed
-	users int               // QPs; guarded by d.p.mu
-	full  error             // what PostRecv says then
+	queue *C.struct_vb_queue
+	users int   // QPs; guarded by d.p.mu
+	full  error // what PostRecv says then
 }
 
 func (d *device) NewSharedReceiveQueue(depth, maxSGE int) (fabric.SharedReceiveQueue, error) {
@@ -33,12 +34,23 @@ func (d *device) NewSharedReceiveQueue(depth, maxSGE int) (fabric.SharedReceiveQ
 	if err := d.begin(&d.counts.SRQs); err != nil {
 		return nil, d.opError(op, err)
 	}
-	srq, err := C.vb_create_srq(d.pd, C.uint32_t(depth), C.uint32_t(maxSGE))
-	if srq == nil {
+	s := &sharedReceiveQueue{d: d, full: d.opError("post receive to SRQ", fabric.ErrQueueFull)}
+	if err := s.create(depth, maxSGE); err != nil {
 		d.end(&d.counts.SRQs)
-		return nil, d.opError(op, lastErrno(err))
+		return nil, d.opError(op, err)
 	}
-	return &sharedReceiveQueue{d: d, srq: srq, full: d.opError("post receive to SRQ", fabric.ErrQueueFull)}, nil
+	return s, nil
+}
+
+func (s *sharedReceiveQueue) create(depth, maxSGE int) (err error) {
+	if s.queue, err = C.vb_new_queue(C.uint32_t(depth), 1); s.queue == nil {
+		return lastErrno(err)
+	}
+	if s.srq, err = C.vb_create_srq(s.d.pd, C.uint32_t(depth), C.uint32_t(maxSGE)); s.srq == nil {
+		C.vb_unref(s.queue)
+		return lastErrno(err)
+	}
+	return nil
 }
 
 func (s *sharedReceiveQueue) PostRecv(wrs []fabric.RecvWR, sges []fabric.SGE) (int, error) {
@@ -48,7 +60,7 @@ func (s *sharedReceiveQueue) PostRecv(wrs []fabric.RecvWR, sges []fabric.SGE) (i
 	if len(wrs) == 0 {
 		return 0, nil
 	}
-	r := int64(C.vb_post_srq(s.srq, (*C.struct_vb_recv_wr)(unsafe.Pointer(&wrs[0])), C.uint32_t(len(wrs)), sgePointer(sges), C.uint32_t(len(sges))))
+	r := int64(C.vb_post_srq(s.srq, s.queue, (*C.struct_vb_recv_wr)(unsafe.Pointer(&wrs[0])), C.uint32_t(len(wrs)), sgePointer(sges), C.uint32_t(len(sges))))
 	n, e := int(uint32(r)), int(r>>32)
 	if e == 0 {
 		return n, nil
@@ -73,6 +85,8 @@ func (s *sharedReceiveQueue) Close() error {
 		return s.d.opError("close an SRQ", errno(int(e)))
 	}
 	s.srq = nil
+	C.vb_kill(s.queue)
+	C.vb_unref(s.queue)
 	s.d.end(&s.d.counts.SRQs)
 	return nil
 }
