@@ -1,6 +1,9 @@
 package backend
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // OptionError is a field of a backend's Options that cannot be used.
 type OptionError struct {
@@ -29,6 +32,14 @@ func CheckBlockSize(bytes uint32) error {
 		return nil
 	}
 	return &OptionError{"BlockSize", bytes, "512 or 4096"}
+}
+
+// CheckGeometry is what CheckBlockSize and CheckSize find wrong.
+func CheckGeometry(size uint64, blockSize uint32) error {
+	if err := CheckBlockSize(blockSize); err != nil {
+		return errors.Join(err, CheckSize(size, 1))
+	}
+	return CheckSize(size, blockSize)
 }
 
 // CheckSize is nil when size is a positive multiple of the block size that a

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nvmf-go/nvmf/backend"
+	"github.com/nvmf-go/nvmf/backend/internal/waker"
 	"github.com/nvmf-go/nvmf/nvme"
 )
 
@@ -114,7 +115,7 @@ func (f *Faulty) Release(n int) int {
 	}
 	f.mu.Unlock()
 	for _, h := range free {
-		h.queue.wake()
+		h.queue.waker.Wake()
 	}
 	return n
 }
@@ -128,8 +129,8 @@ func (f *Faulty) hold(h *heldOp) {
 
 // NewQueue makes a queue over one of the device.
 func (f *Faulty) NewQueue(depth int, notify func()) (backend.Queue, error) {
-	q := &faultyQueue{dev: f, depth: depth, notify: notify, late: map[uint64]bool{}, woken: make(chan struct{}, 1)}
-	inner, err := f.Device.NewQueue(depth, q.wake)
+	q := &faultyQueue{dev: f, depth: depth, waker: waker.New(notify), late: map[uint64]bool{}}
+	inner, err := f.Device.NewQueue(depth, q.waker.Wake)
 	if err != nil {
 		return nil, err
 	}
@@ -143,10 +144,9 @@ type faultyQueue struct {
 	backend.Queue // of the device
 
 	// Constant.
-	dev    *Faulty
-	depth  int
-	notify func()
-	woken  chan struct{} // wakes Close
+	dev   *Faulty
+	depth int
+	waker *waker.Waker
 
 	// Owner.
 	used   int
@@ -154,8 +154,6 @@ type faultyQueue struct {
 	late   map[uint64]bool // in the device, by ID: hold the completion
 	closed bool
 
-	armed    atomic.Bool
-	closing  atomic.Bool
 	released []*heldOp // dev.mu
 }
 
@@ -169,7 +167,7 @@ func (q *faultyQueue) Submit(ops []backend.Op) int {
 	}
 	q.used += took
 	if len(q.done) > 0 {
-		q.wake()
+		q.waker.Wake()
 	}
 	return took
 }
@@ -236,30 +234,16 @@ func (q *faultyQueue) resume() {
 	}
 }
 
-func (q *faultyQueue) wake() {
-	if !q.armed.CompareAndSwap(true, false) {
-		return
-	}
-	if !q.closing.Load() {
-		q.notify()
-		return
-	}
-	select {
-	case q.woken <- struct{}{}:
-	default:
-	}
-}
-
 func (q *faultyQueue) Arm() {
 	if q.closed {
 		return
 	}
-	q.armed.Store(true)
+	q.waker.Arm()
 	q.dev.mu.Lock()
 	released := len(q.released) > 0
 	q.dev.mu.Unlock()
 	if released || len(q.done) > 0 {
-		q.wake()
+		q.waker.Wake()
 		return
 	}
 	q.Queue.Arm()
@@ -278,13 +262,14 @@ func (q *faultyQueue) Close() error {
 	if q.closed {
 		return nil
 	}
-	q.closing.Store(true)
+	q.waker.TakeOver()
 	for scratch := make([]backend.Completion, q.depth); q.used > 0; {
 		q.Arm()
 		if q.Reap(scratch) == 0 {
-			<-q.woken
+			q.waker.Wait()
 		}
 	}
+	q.waker.Disarm()
 	q.closed = true
 	return q.Queue.Close()
 }

@@ -111,12 +111,10 @@ func (o Options) Validate() error {
 		}
 	}
 	bad(o.Path == "", "Path", o.Path, "a regular file or block device")
-	unit := o.BlockSize
-	if err := backend.CheckBlockSize(o.BlockSize); err != nil {
-		errs, unit = append(errs, err), 1
-	}
 	if o.Size != 0 {
-		errs = append(errs, backend.CheckSize(o.Size, unit))
+		errs = append(errs, backend.CheckGeometry(o.Size, o.BlockSize))
+	} else {
+		errs = append(errs, backend.CheckBlockSize(o.BlockSize))
 	}
 	bad(o.Create && o.Size == 0, "Size", o.Size, "the size of the file to create")
 	bad(o.Create && o.ReadOnly, "Create", o.Create, "false for a read-only device")

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-go/nvmf/backend"
+	"github.com/nvmf-go/nvmf/backend/internal/waker"
 	"github.com/nvmf-go/nvmf/backend/uring"
 	"github.com/nvmf-go/nvmf/nvme"
 )
@@ -20,12 +21,11 @@ const maxDepth = 1 << 15
 // file description.
 type queue struct {
 	// Constant.
-	dev    *Device
-	fd     int
-	ring   *ring // nil: the pool makes all calls
-	notify func()
-	vecs   []byte        // off-heap memory of the slots' vec
-	woken  chan struct{} // wakes Close, which waits
+	dev   *Device
+	fd    int
+	ring  *ring // nil: the pool makes all calls
+	waker *waker.Waker
+	vecs  []byte // off-heap memory of the slots' vec
 
 	// Owner.
 	slots   []slot
@@ -39,9 +39,7 @@ type queue struct {
 	closed  bool
 
 	// Atomic.
-	armed   atomic.Bool
-	closing atomic.Bool
-	back    atomic.Pointer[slot] // what the pool has done, latest first
+	back atomic.Pointer[slot] // what the pool has done, latest first
 }
 
 // NewQueue makes a queue for depth operations, 1 to 32768, in flight.
@@ -65,7 +63,7 @@ func (d *Device) newQueue(depth int, notify func()) (*queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &queue{dev: d, fd: fd, notify: notify, woken: make(chan struct{}, 1)}
+	q := &queue{dev: d, fd: fd, waker: waker.New(notify)}
 	q.bounce.chunks = min(depth, maxChunks)
 	if err = q.makeSlots(depth); err == nil && d.uring {
 		q.ring, err = newRing(q, depth)
@@ -115,7 +113,7 @@ func (q *queue) Submit(ops []backend.Op) int {
 	}
 	q.kick()
 	if q.ready.head != nil {
-		q.wake()
+		q.waker.Wake()
 	}
 	return took
 }
@@ -263,22 +261,7 @@ func (q *queue) deliver(s *slot, res int32) {
 			break
 		}
 	}
-	q.wake()
-}
-
-// wake notifies the owner if it asked for that, from any goroutine.
-func (q *queue) wake() {
-	if !q.armed.CompareAndSwap(true, false) {
-		return
-	}
-	if !q.closing.Load() {
-		q.notify()
-		return
-	}
-	select {
-	case q.woken <- struct{}{}:
-	default:
-	}
+	q.waker.Wake()
 }
 
 // Arm calls notify at once when something is there.
@@ -287,9 +270,9 @@ func (q *queue) Arm() {
 		return
 	}
 	q.kick()
-	q.armed.Store(true)
+	q.waker.Arm()
 	if q.ready.head != nil || q.back.Load() != nil || q.ring != nil && q.ring.arm() {
-		q.wake()
+		q.waker.Wake()
 	}
 }
 
@@ -308,12 +291,12 @@ func (q *queue) Close() error {
 	if q.closed {
 		return nil
 	}
-	q.closing.Store(true)
+	q.waker.TakeOver()
 	for q.collect(); q.busy > 0; q.collect() {
 		q.Arm()
-		<-q.woken
+		q.waker.Wait()
 	}
-	q.armed.Store(false)
+	q.waker.Disarm()
 	q.closed = true
 	q.ready = fifo{}
 	err := q.unmake()

@@ -81,7 +81,7 @@ func (r *ring) register() error {
 func (r *ring) listen(events syscall.RawConn) {
 	defer close(r.ended)
 	_ = events.Read(func(uintptr) (done bool) { // ends with the error of Close
-		r.queue.wake()
+		r.queue.waker.Wake()
 		return false
 	})
 }
@@ -155,7 +155,7 @@ func (r *ring) submit() {
 
 // reap takes completions. It stops the events when they have served.
 func (r *ring) reap() {
-	if r.listening && !r.queue.armed.Load() {
+	if r.listening && !r.queue.waker.Armed() {
 		r.listening = false
 		r.uring.SetEvents(false)
 	}

@@ -34,15 +34,11 @@ type Options struct {
 // *backend.OptionError.
 func (o Options) Validate() error {
 	o = o.withDefaults()
-	blockErr, unit := backend.CheckBlockSize(o.BlockSize), o.BlockSize
-	if blockErr != nil {
-		unit = 1
-	}
-	errs := []error{blockErr, backend.CheckSize(o.Size, unit)}
+	err := backend.CheckGeometry(o.Size, o.BlockSize)
 	if o.MaxSize < o.Size || o.MaxSize > math.MaxInt {
-		errs = append(errs, &backend.OptionError{Field: "MaxSize", Value: o.MaxSize, Want: "at least Size, and addressable"})
+		err = errors.Join(err, &backend.OptionError{Field: "MaxSize", Value: o.MaxSize, Want: "at least Size, and addressable"})
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 func (o Options) withDefaults() Options {

@@ -3,7 +3,6 @@
 package null
 
 import (
-	"errors"
 	"sync/atomic"
 
 	"github.com/nvmf-go/nvmf/backend"
@@ -30,10 +29,7 @@ type Options struct {
 // *backend.OptionError.
 func (o Options) Validate() error {
 	o = o.withDefaults()
-	if err := backend.CheckBlockSize(o.BlockSize); err != nil {
-		return errors.Join(err, backend.CheckSize(o.Size, 1))
-	}
-	return backend.CheckSize(o.Size, o.BlockSize)
+	return backend.CheckGeometry(o.Size, o.BlockSize)
 }
 
 func (o Options) withDefaults() Options {
