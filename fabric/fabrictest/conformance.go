@@ -40,6 +40,10 @@ type Config struct {
 	Allocates  string // posting and polling allocate
 	Overflows  string // a full completion queue loses completions silently
 	SlowBearer string // big transfers are cut to a few MiB
+	// Ways of hardware and its drivers that no provider can mend.
+	KeepsInvalidatedKey string // a receive does not tell the key that it invalidated
+	WindowsUnbounded    string // a window reaches as far as its region
+	ReadsOutliveKeys    string // a READ in progress does not end when its key does
 }
 
 func (c *Config) setDefaults() {

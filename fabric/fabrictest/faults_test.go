@@ -388,6 +388,31 @@ func TestLocalOperations(t *testing.T) {
 	})
 }
 
+// A refused request ends the responder's queue pair too, for a reason of its
+// own, and before it hears of the requester's end.
+func TestRefusalEndsResponder(t *testing.T) {
+	inBubble(t, Options{}, nil, func(r *rig) {
+		ch := r.connect()
+		ch.b.recv(0, 1, 0, 64)
+		ch.a.send(fabric.SendWR{ID: sendID, Op: fabric.OpWrite, RemoteAddr: 1, RKey: ch.b.mr.RKey()}, ch.a.sge(0, 8))
+		for range 3 {
+			r.b.poll() // a does not poll
+		}
+		checkIDs(r.suite, "flush", r.b.inbox[ch.b.qp.Num()], fabric.StatusFlushed, recvID)
+		synctest.Wait()
+		if !ch.b.isDone() || !errors.Is(ch.b.conn.Err(), fabric.ErrQPError) {
+			t.Errorf("b ended with %v", ch.b.conn.Err())
+		}
+		if ch.a.isDone() {
+			t.Error("a ended without a Poll")
+		}
+		checkIDs(r.suite, "write", ch.a.take(1), fabric.StatusRemoteAccess, sendID)
+		if st := r.hwB().Stats(); st.Refused != 1 {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
 func TestEmit(t *testing.T) {
 	inBubble(t, Options{}, nil, func(r *rig) {
 		r.hwA().Emit(fabric.EventPortDown)

@@ -55,6 +55,9 @@ func testSRQ(s *suite) {
 	// The end of one connection takes nothing from the other.
 	chs[0].b.conn.Disconnect()
 	s.until("the end of the first connection", func() bool { return chs[0].a.isDone() && chs[0].b.isDone() })
+	if n, _ := chs[0].b.qp.PostSend([]fabric.SendWR{{ID: sendID, Op: fabric.OpSend}}, nil); n == 1 {
+		checkIDs(s, "a send in the error state", chs[0].b.take(1), fabric.StatusFlushed, sendID)
+	}
 	for i := range 32 {
 		chs[1].a.send(fabric.SendWR{ID: sendID, Op: fabric.OpSend}, s.a.sge(0, 8))
 		c := chs[1].b.take(1)[0]
