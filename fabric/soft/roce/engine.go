@@ -14,10 +14,11 @@ import (
 )
 
 const (
-	burst     = 64  // packets of one QP before others have a turn
-	passLimit = 512 // packets sent in one pass before the socket is read again
-	ackRounds = 4   // passes that an ACK may wait for company
-	maxStrays = 256 // packets that wait to be taken over from another engine
+	burst      = 64  // packets of one QP before others have a turn
+	passLimit  = 512 // packets sent in one pass before the socket is read again
+	ackRounds  = 4   // passes that an ACK may wait for company
+	fullRounds = 16  // passes that timers wait for a socket to be read
+	maxStrays  = 256 // packets that wait to be taken over from another engine
 )
 
 // clock is the time of everything in this package: since the program began.
@@ -55,7 +56,8 @@ type engine struct {
 	active ring       // QPs with something to send
 	held   ring       // QPs with an ACK that can wait
 	rounds int        // passes since held ACKs were sent
-	ending []*conn // ended by their peers
+	full   int        // passes in a row that did not empty the socket
+	ending []*conn    // ended by their peers
 	timers timers
 	stats  rc.Stats
 	lost   uint64 // packets for nobody
@@ -113,24 +115,28 @@ func (e *engine) progress() {
 		return
 	}
 	now := clock()
-	e.expire(now)
 	e.takeStrays(now)
 	e.rounds++
 	all := e.rounds >= ackRounds
 	e.flush(now, all)
 	n := e.receive(now)
-	if n < rxMsgs && len(e.ending) > 0 {
-		e.endAll()
-		n = 0
+	if n == rxMsgs && e.full < fullRounds {
+		e.full++ // the answers that timers wait for may be behind
+		return
 	}
-	if n == 0 {
+	e.full = 0
+	e.expire(now)
+	if e.endAll() || n == 0 {
 		e.flush(now, true)
 	}
 }
 
 // endAll ends the connections whose peers have disconnected, now that all that
-// was sent before has been read.
-func (e *engine) endAll() {
+// was sent before has been read. It is false when there are none.
+func (e *engine) endAll() bool {
+	if len(e.ending) == 0 {
+		return false
+	}
 	for _, c := range e.ending {
 		c.end(c.disconnectedBy("the peer"))
 		if !c.qp.Closed() {
@@ -138,6 +144,7 @@ func (e *engine) endAll() {
 		}
 	}
 	e.ending = e.ending[:0]
+	return true
 }
 
 // receive reads the socket once and says how many datagrams there were.
@@ -341,7 +348,6 @@ func (e *engine) sleep() {
 		return
 	}
 	now := clock()
-	e.expire(now)
 	e.flush(now, true)
 	if e.active.len() > 0 && !e.tx.blocked() || e.astray.Load() > 0 || len(e.ending) > 0 {
 		e.wake() // there is more than one pass can do

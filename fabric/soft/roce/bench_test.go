@@ -1,0 +1,439 @@
+package roce
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-go/nvmf/fabric"
+)
+
+// benchEnd is one end of a connection with memory and a CQ of its own.
+type benchEnd struct {
+	dev  fabric.Device
+	cq   fabric.CompletionQueue
+	mem  *fabric.Memory
+	mr   fabric.MemoryRegion
+	conn fabric.Conn
+	qp   fabric.QueuePair
+	wc   []fabric.Completion
+}
+
+const benchMemory = 32 << 20
+
+func newBenchEnd(b testing.TB, p *Provider, addr string) *benchEnd {
+	b.Helper()
+	e := &benchEnd{wc: make([]fabric.Completion, 64)}
+	var err error
+	check := func() {
+		if err != nil {
+			b.Helper()
+			b.Fatal(err)
+		}
+	}
+	e.dev, err = p.DeviceFor(context.Background(), netip.MustParseAddr(addr), netip.MustParseAddr(addr))
+	check()
+	e.cq, err = e.dev.NewCompletionQueue(4096, nil)
+	check()
+	e.mem, err = fabric.AllocMemory(benchMemory)
+	check()
+	for i := 0; i < e.mem.Len(); i += 4096 {
+		e.mem.Bytes()[i] = byte(i >> 12)
+	}
+	e.mr, err = e.dev.Register(e.mem, fabric.AccessLocalWrite|fabric.AccessRemoteRead|fabric.AccessRemoteWrite)
+	check()
+	b.Cleanup(func() {
+		if e.conn != nil {
+			e.conn.Close()
+		}
+		for _, c := range []interface{ Close() error }{e.cq, e.mr, e.mem, e.dev} {
+			if err := c.Close(); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+	return e
+}
+
+// benchPair connects two ends on loopback.
+func benchPair(b testing.TB, o Options) (x, y *benchEnd) {
+	b.Helper()
+	p, q := newProvider(b, o), newProvider(b, o)
+	x, y = newBenchEnd(b, p, "127.0.0.2"), newBenchEnd(b, q, "127.0.0.3")
+	l, err := q.Listen(context.Background(), netip.MustParseAddrPort("127.0.0.3:0"), fabric.ListenConfig{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	cfg := func(e *benchEnd) fabric.ConnConfig {
+		return fabric.ConnConfig{
+			SendCQ: e.cq, RecvCQ: e.cq, SendDepth: 256, RecvDepth: 256, MaxInline: 64, ORD: 16, IRD: 16, RetryCount: 7, RNRRetry: 7,
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		r, err := l.Accept(context.Background())
+		if err == nil {
+			y.conn, err = r.Accept(context.Background(), cfg(y))
+		}
+		done <- err
+	}()
+	if x.conn, err = x.dev.Dial(context.Background(), netip.AddrPort{}, l.Addr(), cfg(x)); err != nil {
+		b.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		b.Fatal(err)
+	}
+	x.qp, y.qp = x.conn.QueuePair(), y.conn.QueuePair()
+	return x, y
+}
+
+func (e *benchEnd) poll(b testing.TB) []fabric.Completion {
+	n, err := e.cq.Poll(e.wc)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, c := range e.wc[:n] {
+		if c.Status != fabric.StatusSuccess {
+			b.Fatalf("%+v", c)
+		}
+	}
+	return e.wc[:n]
+}
+
+// cpu is the processor time of the process so far.
+func cpu() time.Duration {
+	var r unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &r)
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// BenchmarkBandwidth keeps depth operations of one size outstanding.
+func BenchmarkBandwidth(b *testing.B) {
+	for _, op := range []fabric.Opcode{fabric.OpWrite, fabric.OpRead, fabric.OpSend} {
+		for _, size := range []int{64, 4096, 131072} {
+			b.Run(fmt.Sprintf("%v/size=%d", op, size), func(b *testing.B) { benchBandwidth(b, op, size, 32) })
+		}
+	}
+}
+
+func benchBandwidth(b *testing.B, op fabric.Opcode, size, depth int) {
+	x, y := benchPair(b, Options{})
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		recvs := make([]fabric.RecvWR, 64)
+		for i := range recvs {
+			recvs[i].NumSGE = 1
+		}
+		sge := []fabric.SGE{{Addr: y.mem.Addr(), Length: uint32(size), LKey: y.mr.LKey()}}
+		owed := 0
+		if op == fabric.OpSend {
+			owed = 200
+		}
+		for !stop.Load() {
+			for owed > 0 {
+				n, err := y.qp.PostRecv(recvs[:min(owed, 64)], sge)
+				if err != nil {
+					break
+				}
+				owed -= n
+			}
+			for _, c := range y.poll(b) {
+				if c.Op == fabric.OpRecv {
+					owed++
+				}
+			}
+		}
+	}()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	wrs := make([]fabric.SendWR, depth)
+	sges := make([]fabric.SGE, depth)
+	posted, completed, off := 0, 0, 0
+	b.SetBytes(int64(size))
+	b.ResetTimer()
+	c0 := cpu()
+	for completed < b.N {
+		n := min(depth-(posted-completed), b.N-posted)
+		if n > 0 && (n >= depth/4 || posted == completed) {
+			for i := range n {
+				if off += size; off+size > benchMemory/2 {
+					off = 0
+				}
+				sges[i] = fabric.SGE{Addr: x.mem.Addr() + uint64(off), Length: uint32(size), LKey: x.mr.LKey()}
+				wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: y.mem.Addr() + uint64(off), RKey: y.mr.RKey()}
+			}
+			k, err := x.qp.PostSend(wrs[:n], sges)
+			if err != nil {
+				b.Fatal(err)
+			}
+			posted += k
+		}
+		completed += len(x.poll(b))
+	}
+	b.StopTimer()
+	report(b, cpu()-c0, x, y)
+	stop.Store(true)
+	<-done
+}
+
+// report adds processor time, system calls and losses a message.
+func report(b *testing.B, used time.Duration, ends ...*benchEnd) {
+	b.ReportMetric(float64(used)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+	var sends, lost uint64
+	for _, e := range ends {
+		en := e.qp.(*queuePair).e
+		sends += en.tx.calls
+		lost += en.stats.Resent + en.stats.ReadGaps + en.stats.Timeouts
+	}
+	b.ReportMetric(float64(sends)/float64(b.N), "sendmmsg/op")
+	b.ReportMetric(float64(lost)/float64(b.N), "resent/op")
+}
+
+// BenchmarkLatency is the time from a post to the completion of the answer: of
+// a WRITE the acknowledgement, of a SEND a SEND back.
+func BenchmarkLatency(b *testing.B) {
+	b.Run("WRITE/size=64", func(b *testing.B) { benchBandwidth(b, fabric.OpWrite, 64, 1) })
+	b.Run("READ/size=4096", func(b *testing.B) { benchBandwidth(b, fabric.OpRead, 4096, 1) })
+	b.Run("SEND/size=64", benchPingPong)
+}
+
+func benchPingPong(b *testing.B) {
+	x, y := benchPair(b, Options{})
+	play := func(e *benchEnd, rounds int, first bool) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		sge := []fabric.SGE{{Addr: e.mem.Addr(), Length: 64, LKey: e.mr.LKey()}}
+		recv := []fabric.RecvWR{{NumSGE: 1}}
+		send := []fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1}}
+		signaled := []fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled}}
+		_, _ = e.qp.PostRecv(recv, sge)
+		mine := first
+		for got := 0; got < rounds || mine; {
+			if mine {
+				wr := send
+				if got%64 == 0 {
+					wr = signaled
+				}
+				if _, err := e.qp.PostSend(wr, sge); err != nil {
+					b.Error(err)
+					return
+				}
+				mine = false
+			}
+			for _, c := range e.poll(b) {
+				if c.Op == fabric.OpRecv {
+					got++
+					mine = !first || got < rounds
+					_, _ = e.qp.PostRecv(recv, sge)
+				}
+			}
+		}
+		for end := time.Now().Add(time.Millisecond); time.Now().Before(end); {
+			e.poll(b)
+		}
+	}
+	done := make(chan struct{})
+	b.ResetTimer()
+	c0 := cpu()
+	go func() { play(y, b.N, false); close(done) }()
+	play(x, b.N, true)
+	<-done
+	b.StopTimer()
+	report(b, cpu()-c0, x, y)
+}
+
+// bound is the plain use of the sockets: datagrams of 15 packets of 4 KiB and
+// the headers of a WRITE, gathered, sent and received with offloads.
+type bound struct {
+	tx   int
+	rx   receiver
+	mem  *fabric.Memory
+	off  int
+	ms   [4]message
+	ctl  [4][64]byte
+	iovs []unix.Iovec
+	head [32]byte
+	to   rawAddr
+}
+
+const (
+	boundPacket = 4096 + 32
+	boundMsg    = 15 // packets of a datagram
+)
+
+func newBound(b *testing.B) *bound {
+	x := &bound{to: newRawAddr(netip.MustParseAddrPort("127.0.0.3:4791"), 0)}
+	take := func(addr string) pair {
+		var o Options
+		if err := o.setDefaults(); err != nil {
+			b.Fatal(err)
+		}
+		s, err := openSockets(netip.MustParseAddr(addr), 0, &o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { s.close(); s.closeCM() })
+		_, p, err := s.take()
+		if err != nil {
+			b.Fatal(err)
+		}
+		return p
+	}
+	x.tx = take("127.0.0.2").tx
+	if err := x.rx.init(take("127.0.0.3").rx, netip.AddrPort{}); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(x.rx.close)
+	x.head[7] = 1 // the index of the receiving socket
+	var err error
+	if x.mem, err = fabric.AllocMemory(benchMemory / 2); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { x.mem.Close() })
+	for i := 0; i < x.mem.Len(); i += 4096 {
+		x.mem.Bytes()[i] = byte(i >> 12)
+	}
+	return x
+}
+
+// send sends a batch of datagrams and returns the number of packets.
+func (x *bound) send(b *testing.B) int {
+	x.iovs = x.iovs[:0]
+	for i := range x.ms {
+		first := len(x.iovs)
+		for range boundMsg {
+			if x.off += 4096; x.off+4096 > x.mem.Len() {
+				x.off = 0
+			}
+			x.iovs = append(x.iovs, unix.Iovec{Base: &x.head[0], Len: uint64(len(x.head))}, unix.Iovec{Base: &x.mem.Bytes()[x.off], Len: 4096})
+		}
+		x.ms[i].hdr = unix.Msghdr{Name: &x.to.b[0], Namelen: x.to.n, Iov: &x.iovs[first], Iovlen: 2 * boundMsg,
+			Control: &x.ctl[i][0], Controllen: uint64(putCmsg(x.ctl[i][:], solUDP, udpSegment, boundPacket, 2))}
+	}
+	n, e := sendMessages(x.tx, x.ms[:])
+	if e != 0 {
+		b.Fatal(e)
+	}
+	return n * boundMsg
+}
+
+// receive takes what is there and returns the number of packets.
+func (x *bound) receive() (packets int) {
+	for i := range x.rx.receive() {
+		_, p, _ := x.rx.datagram(i)
+		packets += len(p) / boundPacket
+	}
+	return packets
+}
+
+// BenchmarkBound is what the sockets can do at best, with a thread at each end
+// that does nothing else. One operation is one packet.
+func BenchmarkBound(b *testing.B) {
+	x := newBound(b)
+	x.iovs = make([]unix.Iovec, 0, 2*boundMsg*len(x.ms))
+	var received, stop atomic.Int64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		for stop.Load() == 0 {
+			received.Add(int64(x.receive()))
+		}
+	}()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	b.SetBytes(4096)
+	b.ResetTimer()
+	c0 := cpu()
+	sent := int64(0)
+	for quiet := 0; sent < int64(b.N); {
+		if sent-received.Load() > 1024 {
+			if quiet++; quiet > 1e6 {
+				received.Store(sent) // they were lost
+			}
+			continue
+		}
+		quiet = 0
+		sent += int64(x.send(b))
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(cpu()-c0)/float64(b.N), "cpu-ns/op")
+	stop.Store(1)
+	<-done
+}
+
+// benchBoundCost is BenchmarkBound on one thread.
+func benchBoundCost(b *testing.B) {
+	x := newBound(b)
+	x.iovs = make([]unix.Iovec, 0, 2*boundMsg*len(x.ms))
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	b.SetBytes(4096)
+	b.ResetTimer()
+	c0 := threadCPU()
+	for n := 0; n < b.N; {
+		n += x.send(b)
+		for x.receive() > 0 {
+		}
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(threadCPU()-c0)/float64(b.N), "cpu-ns/op")
+}
+
+// BenchmarkCost runs both ends on one thread, so that its processor time is what
+// a message costs at both ends together, however busy the machine is.
+func BenchmarkCost(b *testing.B) {
+	for _, op := range []fabric.Opcode{fabric.OpWrite, fabric.OpRead} {
+		for _, size := range []int{64, 4096, 131072} {
+			b.Run(fmt.Sprintf("%v/size=%d", op, size), func(b *testing.B) { benchCost(b, op, size, 32) })
+		}
+	}
+	b.Run("bound/size=4096", benchBoundCost)
+}
+
+func threadCPU() time.Duration {
+	var r unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_THREAD, &r)
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+func benchCost(b *testing.B, op fabric.Opcode, size, depth int) {
+	x, y := benchPair(b, Options{})
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	wrs := make([]fabric.SendWR, depth)
+	sges := make([]fabric.SGE, depth)
+	off := 0
+	b.SetBytes(int64(size))
+	b.ResetTimer()
+	c0 := threadCPU()
+	for done := 0; done < b.N; done += depth {
+		for i := range wrs {
+			if off += size; off+size > benchMemory/2 {
+				off = 0
+			}
+			sges[i] = fabric.SGE{Addr: x.mem.Addr() + uint64(off), Length: uint32(size), LKey: x.mr.LKey()}
+			wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: y.mem.Addr() + uint64(off), RKey: y.mr.RKey()}
+		}
+		if _, err := x.qp.PostSend(wrs, sges); err != nil {
+			b.Fatal(err)
+		}
+		for got := 0; got < depth; {
+			got += len(x.poll(b))
+			y.poll(b)
+		}
+	}
+	b.StopTimer()
+	report(b, threadCPU()-c0, x, y)
+}

@@ -1,0 +1,252 @@
+//go:build lab
+
+package roce
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-go/nvmf/fabric"
+)
+
+// These tests run in the lab's guest, in the network namespace "peer", and talk
+// to programs of rdma-core in the first namespace, on the kernel's rxe:
+//
+//	go test -tags lab -exec "$PWD/lab/run exec -- ip netns exec peer" -run Interop ./fabric/soft/roce
+
+// kernelAddrs and ourAddrs are the two ends of the lab's veth pair.
+var (
+	kernelAddrs = []string{"10.9.0.1", "fd09::1"}
+	ourAddrs    = []string{"10.9.0.2", "fd09::2"}
+)
+
+// onKernel runs a command in the first network namespace.
+func onKernel(t *testing.T, name string, args ...string) (wait func() string) {
+	t.Helper()
+	cmd := exec.Command("nsenter", append([]string{"--net=/proc/1/ns/net", "timeout", "40", name}, args...)...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return func() string {
+		t.Helper()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out.String())
+		}
+		return out.String()
+	}
+}
+
+// interopEnd is an end of ours with a connection in the lab.
+type interopEnd struct {
+	*benchEnd
+	t    *testing.T
+	recv int // receives posted
+}
+
+func newInteropEnd(t *testing.T, p *Provider, addr string) *interopEnd {
+	return &interopEnd{benchEnd: newBenchEnd(t, p, addr), t: t}
+}
+
+func (e *interopEnd) config() fabric.ConnConfig {
+	return fabric.ConnConfig{
+		SendCQ: e.cq, RecvCQ: e.cq, SendDepth: 64, RecvDepth: 64, ORD: 16, IRD: 16, RetryCount: 7, RNRRetry: 7,
+		Setup: func(qp fabric.QueuePair) error {
+			e.qp = qp
+			return e.postRecv()
+		},
+	}
+}
+
+// The messages of rping lie at the beginning of the memory, the data at 1 MiB.
+const rpingMessage, rpingData = 16, 1 << 20
+
+func (e *interopEnd) postRecv() error {
+	_, err := e.qp.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{{Addr: e.mem.Addr(), Length: rpingMessage, LKey: e.mr.LKey()}})
+	return err
+}
+
+// wait polls until a completion of that operation.
+func (e *interopEnd) wait(op fabric.Opcode) error {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		n, err := e.cq.Poll(e.wc[:1])
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			time.Sleep(10 * time.Microsecond)
+			continue
+		}
+		switch c := e.wc[0]; {
+		case c.Status != fabric.StatusSuccess:
+			return fmt.Errorf("%v: %v", c.Op, c.Status)
+		case c.Op == op:
+			return nil
+		}
+	}
+	return fmt.Errorf("no completion of %v", op)
+}
+
+// rpingInfo is what rping tells its peer: where to read from or write to.
+type rpingInfo struct {
+	Addr uint64
+	Key  uint32
+	Size uint32
+}
+
+func (e *interopEnd) send(i rpingInfo) error {
+	b := e.mem.Bytes()[4096 : 4096+rpingMessage]
+	if _, err := binary.Encode(b, binary.BigEndian, i); err != nil {
+		return err
+	}
+	sge := []fabric.SGE{{Addr: e.mem.Addr() + 4096, Length: rpingMessage, LKey: e.mr.LKey()}}
+	if _, err := e.qp.PostSend([]fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled}}, sge); err != nil {
+		return err
+	}
+	return e.wait(fabric.OpSend)
+}
+
+// receive waits for a message and posts the next receive.
+func (e *interopEnd) receive() (i rpingInfo, err error) {
+	if err = e.wait(fabric.OpRecv); err == nil {
+		_, err = binary.Decode(e.mem.Bytes()[:rpingMessage], binary.BigEndian, &i)
+		if perr := e.postRecv(); perr != nil {
+			return i, perr
+		}
+	}
+	return i, err
+}
+
+// move reads or writes the data.
+func (e *interopEnd) move(op fabric.Opcode, i rpingInfo, n uint32) error {
+	sge := []fabric.SGE{{Addr: e.mem.Addr() + rpingData, Length: n, LKey: e.mr.LKey()}}
+	wr := []fabric.SendWR{{Op: op, NumSGE: 1, RemoteAddr: i.Addr, RKey: i.Key, Flags: fabric.FlagSignaled}}
+	if _, err := e.qp.PostSend(wr, sge); err != nil {
+		return err
+	}
+	return e.wait(op)
+}
+
+// rpingServe is rping's server: it reads the client's data and writes it back.
+func (e *interopEnd) rpingServe(rounds int) error {
+	for r := range rounds {
+		source, err := e.receive()
+		if err != nil {
+			return fmt.Errorf("round %d: source: %w", r, err)
+		}
+		if err := e.move(fabric.OpRead, source, source.Size); err != nil {
+			return fmt.Errorf("round %d: %w", r, err)
+		}
+		if err := e.send(rpingInfo{}); err != nil {
+			return fmt.Errorf("round %d: %w", r, err)
+		}
+		sink, err := e.receive()
+		if err != nil {
+			return fmt.Errorf("round %d: sink: %w", r, err)
+		}
+		if err := e.move(fabric.OpWrite, sink, source.Size); err != nil {
+			return fmt.Errorf("round %d: %w", r, err)
+		}
+		if err := e.send(rpingInfo{}); err != nil {
+			return fmt.Errorf("round %d: %w", r, err)
+		}
+	}
+	return nil
+}
+
+// settle polls until the peer has disconnected.
+func (e *interopEnd) settle() {
+	for end := time.Now().Add(10 * time.Second); e.conn.Err() == nil && time.Now().Before(end); {
+		_, _ = e.cq.Poll(e.wc)
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// rping's client on the kernel's rxe against a server of ours: SEND, READ and
+// WRITE, verified by rping.
+func TestInteropRpingClient(t *testing.T) {
+	for i, addr := range ourAddrs {
+		for _, size := range []int{64, 5000, 65000} {
+			t.Run(fmt.Sprintf("%s/%d", addr, size), func(t *testing.T) {
+				const rounds = 20
+				p := newProvider(t, Options{})
+				e := newInteropEnd(t, p, addr)
+				l, err := p.Listen(context.Background(), netip.AddrPortFrom(netip.MustParseAddr(addr), 7174), fabric.ListenConfig{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.Close()
+				wait := onKernel(t, "rping", "-c", "-a", addr, "-p", "7174", "-C", fmt.Sprint(rounds), "-S", fmt.Sprint(size), "-v", "-V")
+				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				defer cancel()
+				r, err := l.Accept(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.RemoteAddr().Addr().String() != kernelAddrs[i] {
+					t.Errorf("request from %v", r.RemoteAddr())
+				}
+				if e.conn, err = r.Accept(ctx, e.config()); err != nil {
+					t.Fatal(err)
+				}
+				if err := e.rpingServe(rounds); err != nil {
+					t.Errorf("%v; %+v %+v", err, e.qp.(*queuePair).e.stats, e.qp.(*queuePair).QP)
+				}
+				e.settle()
+				out := wait()
+				if n := strings.Count(out, "ping data: "); n != rounds {
+					t.Errorf("rping printed %d rounds:\n%.2000s", n, out)
+				}
+				t.Logf("path MTU %d, %+v", e.qp.(*queuePair).Config().MTU, e.qp.(*queuePair).e.stats)
+			})
+		}
+	}
+}
+
+// A client of ours against rping's server.
+func TestInteropRpingServer(t *testing.T) {
+	for i, addr := range kernelAddrs {
+		t.Run(addr, func(t *testing.T) {
+			const rounds, size = 20, 5000
+			wait := onKernel(t, "rping", "-s", "-a", addr, "-p", "7175", "-C", fmt.Sprint(rounds), "-S", fmt.Sprint(size))
+			time.Sleep(500 * time.Millisecond)
+			e := newInteropEnd(t, newProvider(t, Options{}), ourAddrs[i])
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			var err error
+			if e.conn, err = e.dev.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr(addr), 7175), e.config()); err != nil {
+				t.Fatal(err)
+			}
+			data := e.mem.Bytes()[rpingData : rpingData+size]
+			here := rpingInfo{e.mem.Addr() + rpingData, e.mr.RKey(), size}
+			there := rpingInfo{e.mem.Addr() + 2*rpingData, e.mr.RKey(), size}
+			for r := range rounds {
+				for k := range data { // rping writes a string back
+					data[k] = 'A' + byte((k+r)%50)
+				}
+				data[size-1] = 0
+				for _, info := range []rpingInfo{here, there} {
+					if err := e.send(info); err != nil {
+						t.Fatalf("round %d: %v", r, err)
+					}
+					if _, err := e.receive(); err != nil {
+						t.Fatalf("round %d: %v", r, err)
+					}
+				}
+				if got := e.mem.Bytes()[2*rpingData : 2*rpingData+size]; !bytes.Equal(got, data) {
+					t.Fatalf("round %d: the data that came back differ", r)
+				}
+			}
+			e.conn.Disconnect()
+			wait()
+		})
+	}
+}
