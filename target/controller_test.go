@@ -187,17 +187,20 @@ func TestAbortAfterGroupEnd(t *testing.T) {
 // what its slot was used for before.
 func TestReject(t *testing.T) {
 	r, admin, ios := standard(t, 1)
-	f := r.ok(ios[0], blockCmd(nvme.CmdRead, 1, 0, 1, 0), nil, 512)
+	f := r.ok(ios[0], blockCmd(nvme.CmdRead, 1, 3, 1, 0), nil, 512)
+	if _, st := ios[0].q.Prepare(&f.Request); !st.OK() { // and never executed
+		t.Fatal(st)
+	}
 	f.Cmd.SetCID(77)
-	if st := ios[0].q.Reject(&f.Request, nvme.SGLTypeInvalid|nvme.StatusDNR, 39); st != nvme.SGLTypeInvalid|nvme.StatusDNR|nvme.StatusMore {
+	if st := ios[0].q.Refuse(&f.Request, nvme.SGLTypeInvalid|nvme.StatusDNR, 39); st != nvme.SGLTypeInvalid|nvme.StatusDNR|nvme.StatusMore {
 		t.Errorf("%v", st)
 	}
 	fresh := r.link("fresh", r.ports["front"], 0, -1, 32)
-	if st := fresh.q.Reject(&fakeSlot(77).Request, nvme.SGLTypeInvalid, -1); st != nvme.SGLTypeInvalid {
+	if st := fresh.q.Refuse(&fakeSlot(77).Request, nvme.SGLTypeInvalid, -1); st != nvme.SGLTypeInvalid {
 		t.Errorf("before Connect there is no log: %v", st)
 	}
 	e := r.latestError(admin)
-	if e.SQID != 1 || e.CID != 77 || e.Location != 39 || e.Status.Code() != nvme.SGLTypeInvalid || e.Count != 1 {
+	if e.SQID != 1 || e.CID != 77 || e.Location != 39 || e.LBA != 0 || e.Status.Code() != nvme.SGLTypeInvalid || e.Count != 1 {
 		t.Errorf("%+v", e)
 	}
 	s := r.snapshot()

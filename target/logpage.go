@@ -20,10 +20,9 @@ type logPage struct {
 
 // logMIEffects is NVMe-MI Commands Supported and Effects (Base 5.16.1.20),
 // which LPA bit 5 promises: there are none.
-const (
-	logMIEffects     nvme.LogPage = 0x13
-	logMIEffectsSize              = 4096
-)
+const logMIEffects nvme.LogPage = 0x13
+
+const logMIEffectsSize = 4096
 
 // Bits of LSP of the Discovery log page, and of its entry in log page 00h.
 const (

@@ -59,13 +59,7 @@ type Queue struct {
 // moved, Execute is not to be called, and the transport responds with
 // r.Result and that status (SQHD counts for it as for any response).
 func (q *Queue) Prepare(r *Request) (Transfer, nvme.Status) {
-	g := q.group
-	r.core = requestState{q: q, start: g.now, loc: nvme.ErrorLocationNone}
-	r.Result, r.Status, r.DataLength = 0, nvme.Success, 0
-	if q.lastTurn != g.turn {
-		q.lastTurn = g.turn
-		q.seen.Store(g.now)
-	}
+	q.begin(r)
 	c, st := q.lookup(r)
 	var t Transfer
 	if st.OK() {
@@ -76,6 +70,17 @@ func (q *Queue) Prepare(r *Request) (Transfer, nvme.Status) {
 		return Transfer{}, q.refused(r, st)
 	}
 	return t, nvme.Success
+}
+
+// begin forgets what r was used for before, and notes that the host is alive.
+func (q *Queue) begin(r *Request) {
+	g := q.group
+	r.core = requestState{q: q, start: g.now, loc: nvme.ErrorLocationNone}
+	r.Result, r.Status, r.DataLength = 0, nvme.Success, 0
+	if q.lastTurn != g.turn {
+		q.lastTurn = g.turn
+		q.seen.Store(g.now)
+	}
 }
 
 // lookup finds the command that the SQE's opcode means in this queue's state.
@@ -136,7 +141,6 @@ func (q *Queue) notReady() nvme.Status {
 func (q *Queue) refused(r *Request, st nvme.Status) nvme.Status {
 	st = q.logError(r, st)
 	q.count(r, st)
-	r.core.q = nil // what Reject goes by
 	return st
 }
 
@@ -172,15 +176,20 @@ func (q *Queue) finish(r *Request, st nvme.Status) {
 	}
 }
 
-// Reject tells the core that the transport refuses r, before or after Prepare,
-// for a reason of its own (an SGL it cannot use, data that did not arrive). It
-// enters the error log and the counters; the transport responds with
-// r.Result and the status returned, which is st with the bits that belong to
-// it. loc is the byte of the SQE that is at fault, or -1.
+// Refuse takes the place of Prepare for a command that the transport cannot
+// take at all (an SGL that it cannot use); otherwise it is Reject.
+func (q *Queue) Refuse(r *Request, st nvme.Status, loc int) nvme.Status {
+	q.begin(r)
+	return q.Reject(r, st, loc)
+}
+
+// Reject tells the core that the transport ends r, which Prepare has let pass
+// and Execute has not seen, for a reason of its own (an SGL that does not fit
+// the command, data that did not arrive). It enters the error log and the
+// counters; the transport responds with r.Result and the status returned,
+// which is st with the bits that belong to it. loc is the byte of the SQE that
+// is at fault, or -1.
 func (q *Queue) Reject(r *Request, st nvme.Status, loc int) nvme.Status {
-	if r.core.q != q {
-		r.core = requestState{q: q, start: q.group.now}
-	}
 	r.core.loc = nvme.ErrorLocationNone
 	if loc >= 0 && loc < nvme.SQESize {
 		r.core.loc = nvme.ErrorLocation(uint8(loc), 0)

@@ -196,16 +196,18 @@ func (c *conn) end(reason error) {
 		return
 	}
 	c.closing = true
-	if c.fc != nil {
-		if err := c.fc.Err(); err != nil && errors.Is(reason, errFlushed) {
+	if c.fc != nil && errors.Is(reason, errFlushed) {
+		if err := c.fc.Err(); err != nil {
 			reason = err
 		}
+	}
+	c.logEnd(reason) // before the host can notice
+	if c.fc != nil {
 		c.startFlush()
 	}
 	if c.shared {
 		c.group.draining = append(c.group.draining, c)
 	}
-	c.logEnd(reason)
 	c.queue.Close(reason)
 	c.sweep()
 	c.settle()

@@ -56,8 +56,7 @@ func (c *conn) prepare(s *slot, data []byte) bool {
 	if s.Cmd.PSDT() == 1 && mayMoveData(s.Cmd) {
 		var st nvme.Status
 		if s.sgl, st = parseSGL(s.Cmd, data, c.group.cfg.MaxSGL); !st.OK() {
-			s.Request = target.Request{Cmd: s.Cmd} // the core knows nothing of it yet
-			return s.fail(c.queue.Reject(&s.Request, st, sglOffset))
+			return s.fail(c.queue.Refuse(&s.Request, st, sglOffset))
 		}
 		s.SGLLength = s.sgl.total
 	}
@@ -99,7 +98,7 @@ func (s *slot) fail(st nvme.Status) bool {
 	return false
 }
 
-// refuse ends a request that the core does not have, with an error status.
+// refuse ends a request that was prepared and not executed, with an error status.
 func (c *conn) refuse(s *slot, st nvme.Status, loc int) {
 	s.fail(c.queue.Reject(&s.Request, st, loc))
 	c.respond(s)

@@ -16,8 +16,9 @@ const (
 	pollBatch = 64
 )
 
+// Kinds of work requests, the low byte of their IDs.
 const (
-	idRecv = iota
+	idRecv = iota + 1
 	idSend
 	idBind
 )
