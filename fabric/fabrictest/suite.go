@@ -67,6 +67,7 @@ type channel struct{ a, b *side }
 func newSuite(t *testing.T, open Open, cfg *Config) *suite {
 	s := &suite{T: t, cfg: cfg, open: open}
 	pa, pb, addrA, addrB := open(t)
+	s.T.Cleanup(s.allClosed) // runs behind the ends' own
 	s.a = s.newEnd("a", pa, addrA, addrB)
 	s.b = s.newEnd("b", pb, addrB, addrA)
 	return s
@@ -129,6 +130,25 @@ func (s *suite) newEnd(name string, p fabric.Provider, addr, peer netip.Addr) *e
 	e.cq = e.newCQ(4096, nil)
 	e.mem, e.mr = e.alloc(memorySize, e.rights())
 	return e
+}
+
+// allClosed checks that the devices are closed when all references that the
+// test took were given back: nobody else may hold one.
+func (s *suite) allClosed() {
+	for _, e := range []*end{s.a, s.b} {
+		if e == nil {
+			continue
+		}
+		timeout := time.After(s.cfg.Timeout)
+		for open := true; open; {
+			select {
+			case _, open = <-e.dev.Events():
+			case <-timeout:
+				s.Errorf("%s: the device is still open after its last Close", e.name)
+				return
+			}
+		}
+	}
 }
 
 // closed reports a Close that failed.
