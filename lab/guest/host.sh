@@ -64,7 +64,7 @@ wire_up() {
 	sysctl -q -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
 	ip link add w0 mtu 4200 type veth peer name w1 mtu 4200
 	for i in 0 1; do
-		sysctl -q -w "net.ipv4.conf.w$i.accept_local=1"
+		sysctl -q -w "net.ipv4.conf.w$i.accept_local=1" "net.ipv6.conf.w$i.accept_dad=0"
 		ip addr add "10.9.1.$((i + 1))/32" dev "w$i"
 		ip -6 addr add "fd09:1::$((i + 1))/128" dev "w$i" nodad
 		ip link set "w$i" up
@@ -99,13 +99,20 @@ wire_netem() {
 need_peer() { ip netns list | grep -qw peer; }
 in_peer() { ip netns exec peer "$@"; }
 
+# wire_mtu BYTES: of eth0 at both ends; rxe takes 1024 of 1500 and 4096 of 4200.
+wire_mtu() {
+	ip -n peer link set eth0 mtu "$1"
+	ip link set eth0 mtu "$1"
+}
+
 # connect NQN [OPTION...]: connects the kernel's host and sets CTRL (nvme0).
-# The options go to nvme connect; the last of several wins, so `-a ADDRESS` replaces ADDR.
+# The options go to nvme connect; -a and -s there replace ADDR and PORT.
 connect() {
-	local nqn=$1 said
-	shift
-	printf '$ nvme connect -t rdma -s %s -n %s -a %s\n' "$PORT" "$nqn" "$ADDR $*"
-	said=$(timeout 60 nvme connect -t rdma -s "$PORT" -n "$nqn" -o json -a "$ADDR" "$@" 2>&1) || {
+	local options=(-t rdma -n "$@") said
+	[[ " $* " == *" -a "* ]] || options+=(-a "$ADDR")
+	[[ " $* " == *" -s "* ]] || options+=(-s "$PORT")
+	echo "$ nvme connect ${options[*]}"
+	said=$(timeout 60 nvme connect "${options[@]}" -o json 2>&1) || {
 		echo "$said"
 		return 1
 	}

@@ -30,6 +30,8 @@ clean_up() {
 		timeout 20 bash -c '. "$LAB/guest/nvmet.sh"; nvmet_clear'
 	fi
 	losetup -D
+	ip link set eth0 mtu 1500
+	ip -n peer link set eth0 mtu 1500
 	for dev in w0 w1; do tc qdisc del dev $dev root 2>/dev/null; done
 	rm -rf "/scratch/$1" "/run/lab/$1"
 	local i

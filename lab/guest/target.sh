@@ -53,13 +53,18 @@ start_target() {
 
 # restart_target runs the daemon on the configuration it had.
 restart_target() {
-	"${TARGET_PREFIX[@]}" "$NVMF_TARGET" serve "$OUT/target.yaml" </dev/null >>"$OUT/target.log" 2>&1 &
-	TARGET_PID=$!
+	launch_target
 	if ! wait_until 20 target_ready_or_dead || [ ! -e "/proc/$TARGET_PID/exe" ]; then
 		echo "the daemon does not serve; its log ends:"
 		tail -20 "$OUT/target.log"
 		return 1
 	fi
+}
+
+# launch_target runs the daemon and does not wait.
+launch_target() {
+	"${TARGET_PREFIX[@]}" "$NVMF_TARGET" serve "$OUT/target.yaml" </dev/null >>"$OUT/target.log" 2>&1 &
+	TARGET_PID=$!
 }
 
 target_ready_or_dead() { [ ! -e "/proc/$TARGET_PID/exe" ] || target_ready; }
