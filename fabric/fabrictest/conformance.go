@@ -129,6 +129,7 @@ var conformanceTests = []struct {
 	{"Close/Abrupt", testCloseAbrupt},
 	{"Close/Busy", testCloseBusy},
 	{"Leaks", testLeaks},
+	{"Churn", testChurn},
 	{"Scale", testScale},
 	{"Soak", testSoak},
 	{"Allocations", testAllocations},

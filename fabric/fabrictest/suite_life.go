@@ -75,9 +75,12 @@ type flood struct {
 
 // post fills the queue.
 func (f *flood) post() {
-	ops := []fabric.Opcode{fabric.OpWrite, fabric.OpSend, fabric.OpRead}
+	ops := []fabric.Opcode{fabric.OpWrite, fabric.OpRead, fabric.OpSend}
+	if !f.sd.dev.Limits().RNR {
+		ops = ops[:2] // nothing holds SENDs back from a peer without receives
+	}
 	for {
-		op := ops[f.posted%3]
+		op := ops[f.posted%len(ops)]
 		wr := fabric.SendWR{ID: uint64(f.posted), Op: op, NumSGE: 1, Flags: fabric.FlagSignaled, RemoteAddr: f.peer.mem.Addr() + 1<<20, RKey: f.peer.mr.RKey()}
 		n, err := f.sd.qp.PostSend([]fabric.SendWR{wr}, []fabric.SGE{f.sd.sge(0, 2048)})
 		if n == 0 || err != nil {
