@@ -261,6 +261,20 @@ func TestReject(t *testing.T) {
 	w.rest()
 }
 
+// A path MTU that is too large is refused with the largest that is not.
+func TestRejectMTU(t *testing.T) {
+	w := newWorld(t)
+	d := dial
+	d.MTU = wire.MTU4096
+	c := w.a.Connect(d, localA, 0)
+	w.run(time.Second)
+	w.expect("0s a> REQ", "0s b> REJ", "0s a: Rejected: connection rejected: path MTU not acceptable (26)")
+	if c.MaxMTU != wire.MTU1024 {
+		t.Errorf("the peer accepts %v", c.MaxMTU)
+	}
+	w.rest()
+}
+
 // The active side refuses the reply, as when its program has gone meanwhile.
 func TestRejectReply(t *testing.T) {
 	w := newWorld(t)

@@ -63,6 +63,9 @@ type Conn struct {
 	Port uint16
 	// Reply is the REP, once there is one.
 	Reply wire.REP
+	// MaxMTU is the largest path MTU that the peer accepts, when it has rejected
+	// ours and said so.
+	MaxMTU wire.MTU
 
 	active bool               // we began
 	told   bool               // the end was announced

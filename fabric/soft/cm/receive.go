@@ -149,6 +149,9 @@ func (m *Manager) rejected(from netip.Addr, r wire.REJ) {
 	if c == nil {
 		return
 	}
+	if fabric.RejectReason(r.Reason) == fabric.RejectMTU && r.InfoLen > 0 {
+		c.MaxMTU = wire.MTU(r.Info[0] >> 4)
+	}
 	switch c.state {
 	case ReqSent, RepReceived, RepSent, ReqReceived:
 		m.remove(c)

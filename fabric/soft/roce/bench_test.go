@@ -27,7 +27,15 @@ type benchEnd struct {
 
 const benchMemory = 32 << 20
 
-func newBenchEnd(b testing.TB, p *Provider, addr string) *benchEnd {
+// newBenchEnd makes an end on the address local.
+func newBenchEnd(b testing.TB, p *Provider, local string) *benchEnd {
+	b.Helper()
+	a := netip.MustParseAddr(local)
+	return newBenchEndFor(b, p, a, a)
+}
+
+// newBenchEndFor makes an end on the device that reaches remote.
+func newBenchEndFor(b testing.TB, p *Provider, local, remote netip.Addr) *benchEnd {
 	b.Helper()
 	e := &benchEnd{wc: make([]fabric.Completion, 64)}
 	var err error
@@ -37,7 +45,7 @@ func newBenchEnd(b testing.TB, p *Provider, addr string) *benchEnd {
 			b.Fatal(err)
 		}
 	}
-	e.dev, err = p.DeviceFor(context.Background(), netip.MustParseAddr(addr), netip.MustParseAddr(addr))
+	e.dev, err = p.DeviceFor(context.Background(), local, remote)
 	check()
 	e.cq, err = e.dev.NewCompletionQueue(4096, nil)
 	check()
@@ -48,25 +56,41 @@ func newBenchEnd(b testing.TB, p *Provider, addr string) *benchEnd {
 	}
 	e.mr, err = e.dev.Register(e.mem, fabric.AccessLocalWrite|fabric.AccessRemoteRead|fabric.AccessRemoteWrite)
 	check()
-	b.Cleanup(func() {
-		if e.conn != nil {
-			e.conn.Close()
-		}
-		for _, c := range []interface{ Close() error }{e.cq, e.mr, e.mem, e.dev} {
-			if err := c.Close(); err != nil {
-				b.Error(err)
-			}
-		}
-	})
+	b.Cleanup(func() { e.closeAll(b) })
 	return e
 }
 
-// benchPair connects two ends on loopback.
-func benchPair(b testing.TB, o Options) (x, y *benchEnd) {
+// closeAll ends the connection and closes everything; again does nothing.
+func (e *benchEnd) closeAll(b testing.TB) {
+	b.Helper()
+	if e.dev == nil {
+		return
+	}
+	if e.conn != nil {
+		e.conn.Close()
+	}
+	for _, c := range []interface{ Close() error }{e.cq, e.mr, e.mem, e.dev} {
+		if err := c.Close(); err != nil {
+			b.Error(err)
+		}
+	}
+	e.dev = nil
+}
+
+// benchPair connects two ends on loopback, in that weather.
+func benchPair(b testing.TB, o Options, w *weather) (x, y *benchEnd) {
 	b.Helper()
 	p, q := newProvider(b, o), newProvider(b, o)
+	p.weather, q.weather = w, w
 	x, y = newBenchEnd(b, p, "127.0.0.2"), newBenchEnd(b, q, "127.0.0.3")
-	l, err := q.Listen(context.Background(), netip.MustParseAddrPort("127.0.0.3:0"), fabric.ListenConfig{})
+	connectEnds(b, q, x, y, netip.MustParseAddr("127.0.0.3"))
+	return x, y
+}
+
+// connectEnds has x dial y, whose provider listens on addr.
+func connectEnds(b testing.TB, p *Provider, x, y *benchEnd, addr netip.Addr) {
+	b.Helper()
+	l, err := p.Listen(context.Background(), netip.AddrPortFrom(addr, 0), fabric.ListenConfig{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -91,7 +115,6 @@ func benchPair(b testing.TB, o Options) (x, y *benchEnd) {
 		b.Fatal(err)
 	}
 	x.qp, y.qp = x.conn.QueuePair(), y.conn.QueuePair()
-	return x, y
 }
 
 func (e *benchEnd) poll(b testing.TB) []fabric.Completion {
@@ -124,7 +147,7 @@ func BenchmarkBandwidth(b *testing.B) {
 }
 
 func benchBandwidth(b *testing.B, op fabric.Opcode, size, depth int) {
-	x, y := benchPair(b, Options{})
+	x, y := benchPair(b, Options{}, nil)
 	var stop atomic.Bool
 	done := make(chan struct{})
 	go func() {
@@ -209,7 +232,7 @@ func BenchmarkLatency(b *testing.B) {
 }
 
 func benchPingPong(b *testing.B) {
-	x, y := benchPair(b, Options{})
+	x, y := benchPair(b, Options{}, nil)
 	play := func(e *benchEnd, rounds int, first bool) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -409,7 +432,7 @@ func threadCPU() time.Duration {
 }
 
 func benchCost(b *testing.B, op fabric.Opcode, size, depth int) {
-	x, y := benchPair(b, Options{})
+	x, y := benchPair(b, Options{}, nil)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	wrs := make([]fabric.SendWR, depth)

@@ -24,13 +24,15 @@ type conn struct {
 	dev     *device
 	qp      *queuePair
 	cfg     fabric.ConnConfig // without queues and hooks
-	recvPSN psn.Value         // of the peer's first packet
-	result  chan error        // of the handshake
-	ref     bool              // a reference to dev is held
+	mtu     wire.MTU
+	recvPSN psn.Value  // of the peer's first packet
+	result  chan error // of the handshake
+	ref     bool       // a reference to dev is held
 
 	// control.mu.
-	cm    *cm.Conn
-	later *time.Timer // ends the connection when the owner does not poll
+	cm      *cm.Conn
+	waiting bool        // somebody waits for result
+	later   *time.Timer // ends the connection when the owner does not poll
 
 	closing atomic.Bool
 }
@@ -116,18 +118,34 @@ func (d *device) endpoints(local, remote netip.AddrPort) (netip.AddrPort, netip.
 // connection manager are numbers in its messages alone.
 func ephemeral() uint16 { return uint16(32768 + rand.IntN(28232)) }
 
-// dial runs the active side of the handshake.
+// dial runs the active side of the handshake. There is no negotiation of the
+// path MTU: a peer on a narrower link rejects ours, and the next attempt is
+// with one that it can have.
 func (c *conn) dial(ctx context.Context, private []byte) error {
+	for c.mtu = c.dev.mtu; ; {
+		err := c.request(ctx, private)
+		var r *fabric.RejectError
+		if !errors.As(err, &r) || r.Reason != fabric.RejectMTU || c.mtu <= wire.MTU256 {
+			return err
+		}
+		if c.mtu--; c.cm.MaxMTU.Valid() {
+			c.mtu = min(c.mtu, c.cm.MaxMTU)
+		}
+	}
+}
+
+// request sends a REQ and waits for what comes of it.
+func (c *conn) request(ctx context.Context, private []byte) error {
 	ctl := c.dev.control
 	ctl.mu.Lock()
 	c.cm = ctl.m.Connect(cm.Dial{
-		Peer: c.Remote.Addr(), Source: c.Local, Port: c.Remote.Port(), MTU: c.dev.mtu, TrafficClass: c.cfg.TrafficClass,
+		Peer: c.Remote.Addr(), Source: c.Local, Port: c.Remote.Port(), MTU: c.mtu, TrafficClass: c.cfg.TrafficClass,
 	}, c.local(private), clock())
 	if c.cm == nil {
 		ctl.mu.Unlock()
 		return fmt.Errorf("%w: too many connections", fabric.ErrQueueFull)
 	}
-	c.cm.User = c
+	c.cm.User, c.waiting = c, true
 	ctl.dials[c] = struct{}{}
 	ctl.drain()
 	ctl.mu.Unlock()
@@ -145,15 +163,13 @@ func (c *conn) wait(ctx context.Context, reason fabric.RejectReason) error {
 	ctl := c.dev.control
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
-	select {
-	case err := <-c.result:
-		return err // it was decided at the same time
-	default:
+	if !c.waiting {
+		return <-c.result // it was decided at the same time
 	}
 	c.cm.Reject(reason, nil)
 	ctl.answer(c, ctx.Err())
 	ctl.drain()
-	return ctx.Err()
+	return <-c.result
 }
 
 // replied makes the QP ready when the peer has accepted; control.mu is held.
@@ -161,7 +177,7 @@ func (c *conn) replied() error {
 	r := &c.cm.Reply
 	c.Private = r.Private
 	return c.start(rc.Config{
-		MTU: c.dev.mtu.Bytes(), DestQPN: r.QPN, SendPSN: r.StartPSN,
+		MTU: c.mtu.Bytes(), DestQPN: r.QPN, SendPSN: r.StartPSN,
 		ORD: min(c.cfg.ORD, int(r.ResponderRes)), IRD: min(c.cfg.IRD, int(r.InitiatorDepth)),
 		RetryCount: c.cfg.RetryCount, RNRRetry: r.RNRRetry, AckTimeout: wire.AckTimeout(c.dev.opts().AckTimeout),
 	})

@@ -157,17 +157,20 @@ func (c *control) unreachable(a netip.Addr, err error) {
 	}
 }
 
-// answer ends the wait of a dial or an accept; mu is held.
-func (c *control) answer(d *conn, err error) {
+// answer ends the wait of a dial or an accept; mu is held. It is false when
+// that was over before.
+func (c *control) answer(d *conn, err error) bool {
 	delete(c.dials, d)
 	d.cm.User = nil
 	if err == nil {
 		d.cm.User = d
 	}
-	select {
-	case d.result <- err:
-	default: // it has been answered
+	if !d.waiting {
+		return false
 	}
+	d.waiting = false
+	d.result <- err
+	return true
 }
 
 // expire runs the timers.
@@ -242,9 +245,10 @@ func (c *control) connEvent(d *conn, e cm.Event) {
 	case cm.Established:
 		c.answer(d, nil)
 	case cm.Rejected, cm.Failed:
-		err := e.Err
-		c.answer(d, err)
-		d.end(err)
+		if c.answer(d, e.Err) {
+			return // whoever waits for the handshake ends the conn, or tries again
+		}
+		d.end(e.Err)
 	case cm.Disconnected:
 		d.cm.User = nil
 		d.ended()

@@ -198,7 +198,7 @@ func TestInteropRpingClient(t *testing.T) {
 					t.Fatal(err)
 				}
 				if err := e.rpingServe(rounds); err != nil {
-					t.Errorf("%v; %+v %+v", err, e.qp.(*queuePair).e.stats, e.qp.(*queuePair).QP)
+					t.Errorf("%v; %v", err, e.stats())
 				}
 				e.settle()
 				out := wait()

@@ -199,7 +199,7 @@ func (r *request) reply(c *conn, private []byte) error {
 	if err != nil {
 		return err
 	}
-	c.cm = r.cm
+	c.cm, c.waiting = r.cm, true
 	c.cm.User = c
 	c.cm.Accept(c.local(private), clock())
 	ctl.drain()

@@ -1,0 +1,150 @@
+package roce
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/nvmf-go/nvmf/fabric"
+)
+
+// transfer is an operation of x and the memory it is to make equal.
+type transfer struct {
+	op       fabric.Opcode
+	from, to []byte
+}
+
+// exchange posts n random operations at x, one memory range each, polls both
+// ends until all have completed, and compares.
+func exchange(t *testing.T, x, y *benchEnd, n int, rng *rand.Rand) {
+	t.Helper()
+	var all []transfer
+	var received, completed, posted, recvs int
+	off := 0
+	deadline := time.Now().Add(60 * time.Second)
+	for completed < n {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d completed; x %+v y %+v", completed, n, x.stats(), y.stats())
+		}
+		for posted < n && posted-completed < 16 {
+			size := 1 + rng.IntN(40_000)
+			tr := transfer{[]fabric.Opcode{fabric.OpWrite, fabric.OpRead, fabric.OpSend}[rng.IntN(3)], x.mem.Bytes()[off:][:size], y.mem.Bytes()[off:][:size]}
+			wr := fabric.SendWR{ID: uint64(posted), Op: tr.op, NumSGE: 1, Flags: fabric.FlagSignaled, RemoteAddr: y.mem.Addr() + uint64(off), RKey: y.mr.RKey()}
+			switch tr.op {
+			case fabric.OpRead:
+				tr.from, tr.to = tr.to, tr.from
+			case fabric.OpSend:
+				sge := []fabric.SGE{{Addr: y.mem.Addr() + uint64(off), Length: uint32(size), LKey: y.mr.LKey()}}
+				if _, err := y.qp.PostRecv([]fabric.RecvWR{{ID: uint64(recvs), NumSGE: 1}}, sge); err != nil {
+					t.Fatal(err)
+				}
+				recvs++
+			}
+			for i := range tr.from {
+				tr.from[i] = byte(rng.Uint32())
+			}
+			sge := []fabric.SGE{{Addr: x.mem.Addr() + uint64(off), Length: uint32(size), LKey: x.mr.LKey()}}
+			if _, err := x.qp.PostSend([]fabric.SendWR{wr}, sge); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, tr)
+			posted++
+			off += size
+		}
+		for _, c := range x.poll(t) {
+			if c.ID != uint64(completed) {
+				t.Fatalf("completion of %d instead of %d", c.ID, completed)
+			}
+			completed++
+		}
+		for _, c := range y.poll(t) {
+			if c.ID != uint64(received) {
+				t.Fatalf("receive %d instead of %d", c.ID, received)
+			}
+			received++
+		}
+	}
+	if received != recvs {
+		t.Errorf("%d of %d messages received", received, recvs)
+	}
+	for i, tr := range all {
+		if !bytes.Equal(tr.from, tr.to) {
+			t.Fatalf("operation %d, a %v of %d bytes: the data differ", i, tr.op, len(tr.from))
+		}
+	}
+}
+
+func (e *benchEnd) stats() any {
+	en := e.qp.(*queuePair).e
+	return fmt.Sprintf("%+v, %d bad ICRCs, %d for nobody", en.stats, en.rx.badCRC, en.lost)
+}
+
+// Packets are lost, repeated, overtaken and damaged on real sockets: the data
+// arrive, each once and in order, and no damage is taken for data.
+func TestWeather(t *testing.T) {
+	for _, c := range []struct {
+		rate float64
+		ops  int
+	}{{0.01, 600}, {0.05, 600}, {0.2, 300}} {
+		for kind, set := range map[string]func(*weather){
+			"lost":     func(w *weather) { w.lose = c.rate },
+			"repeated": func(w *weather) { w.twice = c.rate },
+			"late":     func(w *weather) { w.late = c.rate },
+			"damaged":  func(w *weather) { w.flip = c.rate },
+			"all":      func(w *weather) { w.lose, w.twice, w.late, w.flip = c.rate/4, c.rate/4, c.rate/4, c.rate/4 },
+		} {
+			t.Run(fmt.Sprintf("%s/%v", kind, c.rate), func(t *testing.T) {
+				w := newWeather(1)
+				set(w)
+				x, y := weatherPair(t, w)
+				exchange(t, x, y, c.ops, rand.New(rand.NewPCG(2, 2)))
+				if n := w.count; n.packets < 1000 || n.lost+n.repeated+n.delayed+n.flipped < int(float64(n.packets)*c.rate/2) {
+					t.Errorf("the weather was too good: %+v", n)
+				}
+				bad := x.qp.(*queuePair).e.rx.badCRC + y.qp.(*queuePair).e.rx.badCRC
+				// A flip of the congestion marks is no damage: 8 bits of each packet.
+				if n := uint64(w.count.flipped); bad < n*8/10 || bad > n {
+					t.Errorf("%d packets were damaged, %d were found out", n, bad)
+				}
+			})
+		}
+	}
+}
+
+// weatherPair connects two ends in good weather, and then it begins.
+func weatherPair(t *testing.T, w *weather) (x, y *benchEnd) {
+	t.Helper()
+	lose, twice, late, flip := w.lose, w.twice, w.late, w.flip
+	w.lose, w.twice, w.late, w.flip = 0, 0, 0, 0
+	x, y = benchPair(t, Options{MinTimeout: time.Millisecond}, w)
+	w.mu.Lock()
+	w.lose, w.twice, w.late, w.flip = lose, twice, late, flip
+	w.mu.Unlock()
+	t.Cleanup(func() {
+		w.mu.Lock()
+		w.lose, w.twice, w.late, w.flip = 0, 0, 0, 0
+		w.mu.Unlock()
+	})
+	return x, y
+}
+
+// The connection manager too lives with a link that loses one datagram in five.
+func TestWeatherConnect(t *testing.T) {
+	w := newWeather(3)
+	w.lose, w.twice = 0.2, 0.1
+	for range 3 {
+		x, y := benchPair(t, Options{}, w)
+		exchange(t, x, y, 3, rand.New(rand.NewPCG(4, 4)))
+		x.conn.Disconnect()
+		for end := time.Now().Add(20 * time.Second); y.conn.Err() == nil; {
+			if y.cq.Poll(y.wc); time.Now().After(end) {
+				t.Fatal("the peer was not told of the end")
+			}
+		}
+		for _, e := range []*benchEnd{x, y} {
+			e.closeAll(t)
+		}
+	}
+}
