@@ -44,6 +44,8 @@ type Controller struct {
 	ending       atomic.Bool // every queue is being disconnected
 	writeThrough atomic.Bool // the host has switched the write cache off
 
+	listed atomic.Uint64 // version of the nsTable that the host has listed last
+
 	// Of the owner of the admin queue.
 
 	parked [maxEvents]*Request // Asynchronous Event Requests, oldest first
@@ -165,8 +167,7 @@ func (c *Controller) end(reason error) {
 	defer t.mu.Unlock()
 	delete(t.ctrls, c.id)
 	delete(c.sub.ctrls, c)
-	close(t.change)
-	t.change = make(chan struct{})
+	t.changedLocked()
 }
 
 // dropQueue forgets an I/O queue that was closed or deleted.

@@ -1,9 +1,11 @@
 package target
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/nvmf-go/nvmf/nvme"
 )
@@ -214,6 +216,54 @@ func fakeSlot(cid uint16) *fakeRequest {
 	f.Cmd = f.sqe[:]
 	f.Cmd.SetCID(cid)
 	return f
+}
+
+// A namespace's successor waits for the hosts that are told of changes: those
+// without the event, or not enabled, are not waited for, nor those that go.
+func TestAwaitListing(t *testing.T) {
+	r, admin, _ := standard(t, 0)
+	gone, _ := r.sessionOf(r.ports["front"], "gone", hostTwo, 0)
+	r.connect(r.link("disabled", r.ports["front"], 0, 0, 32), connectSpec{})
+	s := r.t.Subsystem(nqnA)
+	list := func(l *fakeLink) {
+		sqe := make(nvme.Command, nvme.SQESize)
+		sqe.Identify().Init(nvme.CNSActiveList, 0, nvme.CSINVM, 0)
+		r.ok(l, sqe, nil, nvme.IdentifySize)
+	}
+	waits := func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		defer cancel()
+		err := s.AwaitListing(ctx)
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		return err != nil
+	}
+	r.must(s.AwaitListing(context.Background())) // nobody is told of anything
+	for _, l := range []*fakeLink{admin, gone} {
+		sqe := make(nvme.Command, nvme.SQESize)
+		sqe.Features().InitSet(nvme.FeatAsyncEvent, 0, uint32(nvme.EventNSAttribute), false)
+		r.ok(l, sqe, nil, 0)
+		list(l)
+	}
+	if waits() {
+		t.Error("everybody has listed")
+	}
+	two := newFakeDevice(512, 8)
+	r.devices["two"] = two
+	r.addNamespace(s, 2, two)
+	if !waits() {
+		t.Error("nobody has listed since")
+	}
+	list(admin)
+	if !waits() {
+		t.Error("one host has not listed")
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.AwaitListing(context.Background()) }()
+	gone.Disconnect(ErrClosed)
+	r.step()
+	r.must(<-done)
 }
 
 // The transport ends a controller whose host broke the protocol.

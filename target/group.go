@@ -126,7 +126,7 @@ func (g *Group) Close() error {
 		q.Close(ErrClosed)
 	}
 	g.closed = true
-	report := g.report()
+	report := g.report(everything)
 	t := g.target
 	t.mu.Lock()
 	delete(t.groups, g)

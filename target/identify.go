@@ -187,12 +187,26 @@ func identifyActiveList(q *Queue, r *Request, page []byte) nvme.Status {
 	if after >= nvme.NSIDBroadcast-1 {
 		return r.bad(nvme.InvalidNamespace, locNSID, 0)
 	}
-	active := q.ctrl.sub.table.Load().active
+	table := q.ctrl.sub.table.Load()
+	if after == 0 { // a page holds all that there can be
+		q.ctrl.setListed(table.version)
+	}
+	active := table.active
 	for len(active) > 0 && active[0] <= after {
 		active = active[1:]
 	}
 	nvme.NSList(page).Put(active)
 	return nvme.Success
+}
+
+// setListed notes which namespaces the host knows now.
+func (c *Controller) setListed(version uint64) {
+	if c.listed.Swap(version) == version {
+		return
+	}
+	c.target.mu.Lock()
+	defer c.target.mu.Unlock()
+	c.target.changedLocked()
 }
 
 // checkCSI demands the NVM command set.

@@ -88,8 +88,9 @@ func (n *Namespace) adoptSize() (changed bool) {
 
 // nsTable are the namespaces of a subsystem at one moment. It is immutable.
 type nsTable struct {
-	byID   []*Namespace // index is the NSID; nil is inactive
-	active []uint32     // ascending
+	version uint64       // counts the tables of the subsystem
+	byID    []*Namespace // index is the NSID; nil is inactive
+	active  []uint32     // ascending
 }
 
 // get is the namespace of an NSID, nil when there is none.
@@ -102,7 +103,7 @@ func (t *nsTable) get(nsid uint32) *Namespace {
 
 // with is t with n at its NSID.
 func (t *nsTable) with(n *Namespace) *nsTable {
-	u := &nsTable{byID: make([]*Namespace, MaxNSID+1)}
+	u := &nsTable{version: t.version + 1, byID: make([]*Namespace, MaxNSID+1)}
 	copy(u.byID, t.byID)
 	u.byID[n.nsid] = n
 	u.list()
@@ -111,7 +112,7 @@ func (t *nsTable) with(n *Namespace) *nsTable {
 
 // without is t without an NSID.
 func (t *nsTable) without(nsid uint32) *nsTable {
-	u := &nsTable{byID: slices.Clone(t.byID)}
+	u := &nsTable{version: t.version + 1, byID: slices.Clone(t.byID)}
 	u.byID[nsid] = nil
 	u.list()
 	return u
@@ -215,6 +216,38 @@ func awaitDrain(ctx context.Context, n *Namespace, done <-chan struct{}) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%v: waiting for its commands in flight: %w", n, context.Cause(ctx))
 	}
+}
+
+// AwaitListing waits until every host that is told of namespaces that come and
+// go has listed the active ones since the last did, or until ctx ends. An NSID
+// that is removed and soon given to another namespace needs it in between: to a
+// host that has missed its absence a namespace has changed its identity, which
+// must not be.
+func (s *Subsystem) AwaitListing(ctx context.Context) error {
+	version := s.table.Load().version
+	err := s.target.await(ctx, func() bool {
+		for c := range s.ctrls {
+			if c.wantsListing(version) {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("subsystem %s: waiting for its hosts to see the change of namespaces: %w", s.nqn, err)
+	}
+	return nil
+}
+
+// wantsListing says whether the host has been told of a change that has led to
+// that version of the table, and has not looked at it yet.
+func (c *Controller) wantsListing(version uint64) bool {
+	if c.listed.Load() >= version || !c.ready.Load() {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.features.asyncEvents&nvme.EventNSAttribute != 0
 }
 
 // drainLocked makes every group give its attachment to n back when the last

@@ -5,7 +5,14 @@ type groupReport struct {
 	namespaces map[*Namespace]*namespaceReport
 	removed    map[*Subsystem]*Counters // of namespaces that are gone
 	hosts      map[hostKey]*Counters
+	pairs      map[pairKey]*pairReport
 	queues     []queueReport
+}
+
+// pairReport is what a host did to a namespace.
+type pairReport struct {
+	Counters
+	read, write Histogram
 }
 
 type namespaceReport struct {
@@ -29,25 +36,34 @@ type queueReport struct {
 
 func newGroupReport() *groupReport {
 	return &groupReport{
-		namespaces: map[*Namespace]*namespaceReport{}, removed: map[*Subsystem]*Counters{}, hosts: map[hostKey]*Counters{},
+		namespaces: map[*Namespace]*namespaceReport{}, removed: map[*Subsystem]*Counters{},
+		hosts: map[hostKey]*Counters{}, pairs: map[pairKey]*pairReport{},
 	}
 }
 
+// detail is how much of a group's counters is copied.
+type detail bool
+
+const (
+	sums       detail = false // of namespaces and hosts, without latencies
+	everything detail = true
+)
+
 // report copies the group's counters. The owner calls it.
-func (g *Group) report() *groupReport {
+func (g *Group) report(d detail) *groupReport {
 	r := newGroupReport()
-	for n, c := range g.stats.namespaces {
-		entry(r.namespaces, n).add(c)
-	}
 	for s, c := range g.stats.removed {
 		entry(r.removed, s).add(c)
 	}
 	for k, c := range g.stats.hosts {
 		entry(r.hosts, k).add(c)
 	}
+	for k, p := range g.stats.pairs {
+		r.addPair(k, p, d)
+	}
 	for q := range g.queues {
 		if q.ctrl != nil {
-			r.addQueue(q)
+			r.addQueue(q, d)
 		}
 	}
 	for _, a := range g.open {
@@ -56,9 +72,23 @@ func (g *Group) report() *groupReport {
 	return r
 }
 
-func (r *groupReport) addQueue(q *Queue) {
+func (r *groupReport) addPair(k pairKey, p *pair, d detail) {
+	n := entry(r.namespaces, k.ns)
+	n.add(&p.closed)
+	if d == sums {
+		return
+	}
+	n.read.Merge(&p.read)
+	n.write.Merge(&p.write)
+	e := entry(r.pairs, k)
+	e.add(&p.closed)
+	e.read.Merge(&p.read)
+	e.write.Merge(&p.write)
+}
+
+func (r *groupReport) addQueue(q *Queue, d detail) {
 	total := q.total()
-	if q.state != queueClosed {
+	if q.state != queueClosed && d == everything {
 		r.queues = append(r.queues, queueReport{
 			ctrl: q.ctrl, id: q.id, size: q.size, peer: q.cfg.Link.Peer().String(), executing: q.executing,
 			total: total, read: q.stats.read, write: q.stats.write,
@@ -67,16 +97,18 @@ func (r *groupReport) addQueue(q *Queue) {
 	entry(r.hosts, hostKey{q.ctrl.hostNQN, q.ctrl.sub}).add(&total)
 	entry(r.removed, q.ctrl.sub).add(&q.stats.gone)
 	for _, u := range q.stats.use {
-		if u != nil {
-			entry(r.namespaces, u.ns).add(&u.Counters)
+		if u == nil {
+			continue
+		}
+		entry(r.namespaces, u.ns).add(&u.Counters)
+		if d == everything {
+			entry(r.pairs, u.pair.key).add(&u.Counters)
 		}
 	}
 }
 
 func (r *groupReport) addAttachment(a *attachment) {
 	n := entry(r.namespaces, a.ns)
-	n.read.Merge(&a.stats.read)
-	n.write.Merge(&a.stats.write)
 	n.waits += a.stats.waits
 	n.busy = max(n.busy, a.stats.busy)
 	n.inflight += a.inflight()
@@ -102,6 +134,12 @@ func (r *groupReport) add(o *groupReport) {
 	}
 	for k, c := range o.hosts {
 		entry(r.hosts, k).add(c)
+	}
+	for k, c := range o.pairs {
+		e := entry(r.pairs, k)
+		e.add(&c.Counters)
+		e.read.Merge(&c.read)
+		e.write.Merge(&c.write)
 	}
 	r.queues = append(r.queues, o.queues...)
 }

@@ -208,14 +208,20 @@ const enableCC = 0x00460061
 // in groups 0, 1, 0...
 func (r *rig) session(port *Port, n int) (admin *fakeLink, ios []*fakeLink) {
 	r.tb.Helper()
-	admin = r.link("admin", port, 0, 0, 32)
-	if f := r.connect(admin, connectSpec{kato: 5000}); !f.Status.OK() {
+	return r.sessionOf(port, "", hostOne, n)
+}
+
+// sessionOf is session for a host, with a prefix for the names of its queues.
+func (r *rig) sessionOf(port *Port, prefix string, host nvme.NQN, n int) (admin *fakeLink, ios []*fakeLink) {
+	r.tb.Helper()
+	admin = r.link(prefix+"admin", port, 0, 0, 32)
+	if f := r.connect(admin, connectSpec{host: host, kato: 5000}); !f.Status.OK() {
 		r.tb.Fatal(f.Status)
 	}
 	r.enable(admin)
 	for i := range n {
-		l := r.link("io"+string(rune('1'+i)), port, i%2, i+1, 128)
-		if f := r.connect(l, connectSpec{qid: uint16(i + 1), cntlid: admin.q.ctrl.id, size: 127}); !f.Status.OK() {
+		l := r.link(prefix+"io"+string(rune('1'+i)), port, i%2, i+1, 128)
+		if f := r.connect(l, connectSpec{host: host, qid: uint16(i + 1), cntlid: admin.q.ctrl.id, size: 127}); !f.Status.OK() {
 			r.tb.Fatal(f.Status)
 		}
 		ios = append(ios, l)

@@ -12,7 +12,7 @@ import (
 
 func (q *Queue) executeSMART(r *Request) {
 	n := r.core.ns
-	q.group.target.gather(func(sum *groupReport) {
+	q.group.target.gather(sums, func(sum *groupReport) {
 		q.cfg.Link.Run(func() { q.finishSMART(r, sum, n) })
 	})
 }

@@ -101,13 +101,22 @@ type HostStatus struct {
 	Subsystem   nvme.NQN
 	Controllers int
 	Counters    Counters
+	Namespaces  []HostNamespaceStatus // those it has used, by NSID
+}
+
+// HostNamespaceStatus is what a host did to a namespace.
+type HostNamespaceStatus struct {
+	NSID        uint32
+	Name        string
+	Counters    Counters
+	Read, Write Histogram // as in NamespaceStatus
 }
 
 // Snapshot collects the state. It fails when ctx ends before every group has
 // answered.
 func (t *Target) Snapshot(ctx context.Context) (*Snapshot, error) {
 	done := make(chan *groupReport, 1)
-	t.gather(func(sum *groupReport) { done <- sum })
+	t.gather(everything, func(sum *groupReport) { done <- sum })
 	select {
 	case sum := <-done:
 		return t.snapshot(sum), nil
@@ -118,7 +127,7 @@ func (t *Target) Snapshot(ctx context.Context) (*Snapshot, error) {
 
 // gather sums the groups' counters up and calls done with them, here or on the
 // owner of a group.
-func (t *Target) gather(done func(*groupReport)) {
+func (t *Target) gather(d detail, done func(*groupReport)) {
 	var mu sync.Mutex
 	sum := newGroupReport()
 	t.mu.Lock()
@@ -126,7 +135,7 @@ func (t *Target) gather(done func(*groupReport)) {
 	sum.add(t.past)
 	t.mu.Unlock()
 	eachGroup(groups, func(g *Group) {
-		r := g.report()
+		r := g.report(d)
 		mu.Lock()
 		defer mu.Unlock()
 		sum.add(r)
@@ -204,13 +213,34 @@ func (c *Controller) status(sum *groupReport) ControllerStatus {
 }
 
 func (t *Target) hostStatusLocked(sum *groupReport) []HostStatus {
-	live := map[hostKey]int{}
-	for _, c := range t.ctrls {
-		live[hostKey{c.hostNQN, c.sub}]++
+	hosts := map[hostKey]*HostStatus{}
+	host := func(k hostKey) *HostStatus {
+		h := entry(hosts, k)
+		h.NQN, h.Subsystem = k.host, k.sub.nqn
+		return h
 	}
-	var list []HostStatus
 	for k, c := range sum.hosts {
-		list = append(list, HostStatus{NQN: k.host, Subsystem: k.sub.nqn, Controllers: live[k], Counters: *c})
+		host(k).Counters = *c
+	}
+	for k, p := range sum.pairs {
+		h := host(hostKey{k.host, k.ns.sub})
+		h.Namespaces = append(h.Namespaces, HostNamespaceStatus{
+			NSID: k.ns.nsid, Name: k.ns.name, Counters: p.Counters, Read: p.read, Write: p.write,
+		})
+	}
+	for _, c := range t.ctrls {
+		if h := hosts[hostKey{c.hostNQN, c.sub}]; h != nil {
+			h.Controllers++
+		}
+	}
+	return sortedHosts(hosts)
+}
+
+func sortedHosts(hosts map[hostKey]*HostStatus) []HostStatus {
+	var list []HostStatus
+	for _, h := range hosts {
+		slices.SortFunc(h.Namespaces, func(a, b HostNamespaceStatus) int { return cmp.Compare(a.NSID, b.NSID) })
+		list = append(list, *h)
 	}
 	slices.SortFunc(list, func(a, b HostStatus) int {
 		return cmp.Or(cmp.Compare(a.NQN, b.NQN), cmp.Compare(a.Subsystem, b.Subsystem))

@@ -58,24 +58,37 @@ type queueStats struct {
 
 // usage is what a queue did to a namespace.
 type usage struct {
-	ns *Namespace
+	ns   *Namespace
+	pair *pair
 	Counters
+}
+
+// pair is what a host did to a namespace with all its queues in the group.
+type pair struct {
+	key         pairKey
+	closed      Counters  // of queues that are closed; live ones have their own
+	read, write Histogram // of all queues
+}
+
+// pairKey is a host and a namespace.
+type pairKey struct {
+	host nvme.NQN
+	ns   *Namespace
 }
 
 // attachmentStats is an attachment's part.
 type attachmentStats struct {
-	read, write Histogram
-	waits       uint64 // Submits that left requests waiting for depth
-	busySince   int64
-	busy        int64 // time with operations in flight
+	waits     uint64 // Submits that left requests waiting for depth
+	busySince int64
+	busy      int64 // time with operations in flight
 }
 
-// groupStats is what remains of queues that are closed and of namespaces that
-// were removed.
+// groupStats is what is not of one queue: latencies by host and namespace, and
+// what remains of queues that are closed and of namespaces that were removed.
 type groupStats struct {
-	namespaces map[*Namespace]*Counters
-	removed    map[*Subsystem]*Counters
-	hosts      map[hostKey]*Counters
+	pairs   map[pairKey]*pair
+	removed map[*Subsystem]*Counters
+	hosts   map[hostKey]*Counters
 }
 
 // hostKey is a host at a subsystem.
@@ -84,12 +97,12 @@ type hostKey struct {
 	sub  *Subsystem
 }
 
-// maxHostKeys bounds what hosts that invent names can make a group remember;
-// the counts of the rest are under the empty name.
+// maxHostKeys bounds what hosts that invent names can make a group remember, of
+// hosts and of pairs; the counts of the rest are under the empty name.
 const maxHostKeys = 4096
 
 func newGroupStats() groupStats {
-	return groupStats{map[*Namespace]*Counters{}, map[*Subsystem]*Counters{}, map[hostKey]*Counters{}}
+	return groupStats{map[pairKey]*pair{}, map[*Subsystem]*Counters{}, map[hostKey]*Counters{}}
 }
 
 // entry is m[k], made when there is none.
@@ -108,25 +121,33 @@ func (q *Queue) count(r *Request, st nvme.Status) {
 	if r.core.cmd != nil {
 		op = r.core.cmd.op
 	}
-	u := &q.stats.other
-	if r.core.ns != nil {
-		u = q.usageOf(r.core.ns)
-	}
-	u.Ops[op]++
-	if !st.OK() {
-		u.countError(st)
+	if r.core.ns == nil {
+		q.stats.other.count(op, 0, st)
 		return
 	}
-	u.Bytes[op] += r.core.size
+	u := q.usageOf(r.core.ns)
+	u.count(op, r.core.size, st)
+	if !st.OK() {
+		return
+	}
 	switch op {
 	case OpRead:
 		ns := q.group.now - r.core.start
 		q.stats.read.add(ns)
-		r.core.att.stats.read.add(ns)
+		u.pair.read.add(ns)
 	case OpWrite:
 		ns := q.group.now - r.core.start
 		q.stats.write.add(ns)
-		r.core.att.stats.write.add(ns)
+		u.pair.write.add(ns)
+	}
+}
+
+func (c *Counters) count(op Op, size uint64, st nvme.Status) {
+	c.Ops[op]++
+	if st.OK() {
+		c.Bytes[op] += size
+	} else {
+		c.countError(st)
 	}
 }
 
@@ -145,26 +166,26 @@ func aborted(st nvme.Status) bool {
 	return st.Code() == nvme.AbortedSQDeletion || st.Code() == nvme.AbortRequested
 }
 
-// usageOf are the counters of q for n.
-func (q *Queue) usageOf(n *Namespace) *Counters {
+// usageOf is what q did to n so far.
+func (q *Queue) usageOf(n *Namespace) *usage {
 	if n.nsid < uint32(len(q.stats.use)) {
 		if u := q.stats.use[n.nsid]; u != nil && u.ns == n {
-			return &u.Counters
+			return u
 		}
 	}
 	return q.newUsage(n)
 }
 
-func (q *Queue) newUsage(n *Namespace) *Counters {
+func (q *Queue) newUsage(n *Namespace) *usage {
 	for uint32(len(q.stats.use)) <= n.nsid {
 		q.stats.use = append(q.stats.use, nil)
 	}
 	if old := q.stats.use[n.nsid]; old != nil {
 		q.dropUsage(old)
 	}
-	u := &usage{ns: n}
+	u := &usage{ns: n, pair: q.group.stats.pair(pairKey{q.ctrl.hostNQN, n})}
 	q.stats.use[n.nsid] = u
-	return &u.Counters
+	return u
 }
 
 // dropUsage keeps the counts of a namespace that was removed.
@@ -195,7 +216,7 @@ func (g *Group) foldQueue(q *Queue) {
 	g.stats.host(hostKey{q.ctrl.hostNQN, q.ctrl.sub}).add(&total)
 	for _, u := range q.stats.use {
 		if u != nil {
-			entry(g.stats.namespaces, u.ns).add(&u.Counters)
+			u.pair.closed.add(&u.Counters)
 		}
 	}
 	entry(g.stats.removed, q.ctrl.sub).add(&q.stats.gone)
@@ -209,6 +230,15 @@ func (s *groupStats) host(k hostKey) *Counters {
 	return entry(s.hosts, k)
 }
 
+func (s *groupStats) pair(k pairKey) *pair {
+	if s.pairs[k] == nil && len(s.pairs) >= maxHostKeys {
+		k.host = ""
+	}
+	p := entry(s.pairs, k)
+	p.key = k
+	return p
+}
+
 // foldNamespace keeps the counts of a namespace that was removed.
 func (g *Group) foldNamespace(n *Namespace) {
 	for q := range g.queues {
@@ -219,9 +249,11 @@ func (g *Group) foldNamespace(n *Namespace) {
 			q.dropUsage(u)
 		}
 	}
-	if c := g.stats.namespaces[n]; c != nil {
-		entry(g.stats.removed, n.sub).add(c)
-		delete(g.stats.namespaces, n)
+	for k, p := range g.stats.pairs {
+		if k.ns == n {
+			entry(g.stats.removed, n.sub).add(&p.closed)
+			delete(g.stats.pairs, k)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -100,6 +101,10 @@ func TestSnapshot(t *testing.T) {
 	if h.NQN != hostOne || h.Controllers != 1 || h.Counters.Bytes != want.Bytes || h.Counters.Errors != 1 {
 		t.Errorf("host %+v", h)
 	}
+	if n := h.Namespaces; len(n) != 1 || n[0].NSID != 1 || n[0].Name != ns.Name || n[0].Counters != want ||
+		n[0].Read.Count != 2 || n[0].Write.Count != 1 {
+		t.Errorf("host's namespaces %+v", n)
+	}
 	r.devices["one"].hold(false)
 	r.step()
 }
@@ -139,7 +144,7 @@ func TestCountersNeverDecrease(t *testing.T) {
 			t.Errorf("%s: hosts %+v", when, s.Hosts)
 		}
 		done := make(chan uint64, 1)
-		r.t.gather(func(sum *groupReport) { done <- sum.subsystem(r.t.subs[nqnA]).Bytes[OpRead] })
+		r.t.gather(sums, func(sum *groupReport) { done <- sum.subsystem(r.t.subs[nqnA]).Bytes[OpRead] })
 		r.step()
 		if n := <-done; n != 8192 {
 			t.Errorf("%s: the subsystem counts %d bytes", when, n)
@@ -168,6 +173,47 @@ func TestCountersNeverDecrease(t *testing.T) {
 	}
 }
 
+// What two hosts do to two namespaces is told apart, and stays when one goes.
+func TestHostsByNamespace(t *testing.T) {
+	r, _, _ := standard(t, 0)
+	two := newFakeDevice(512, 1024)
+	r.devices["two"] = two
+	r.addNamespace(r.t.Subsystem(nqnA), 2, two)
+	for i, host := range []nvme.NQN{hostOne, hostTwo} {
+		admin, ios := r.sessionOf(r.ports["front"], string(host), host, 1)
+		for k, blocks := range []int{i + 1, i + 2} {
+			r.ok(ios[0], blockCmd(nvme.CmdRead, uint32(k+1), 0, uint32(blocks), 0), nil, 512*blocks)
+		}
+		if i == 0 {
+			admin.Disconnect(ErrClosed)
+			ios[0].Disconnect(ErrClosed)
+			r.step()
+		}
+	}
+	check := func(when string, want ...uint64) {
+		t.Helper()
+		var got []uint64
+		for _, h := range r.snapshot().Hosts {
+			for _, n := range h.Namespaces {
+				got = append(got, n.Counters.Bytes[OpRead]/512)
+				if n.Read.Count != 1 {
+					t.Errorf("%s: %s namespace %d: %d latencies", when, h.NQN, n.NSID, n.Read.Count)
+				}
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: blocks read %v, want %v", when, got, want)
+		}
+	}
+	check("at first", 1, 2, 2, 3)
+	go func() { r.must(r.t.Subsystem(nqnA).RemoveNamespace(context.Background(), 1)) }()
+	for r.devices["one"].openQueues() > 0 {
+		time.Sleep(time.Millisecond)
+		r.step()
+	}
+	check("namespace 1 removed", 2, 3)
+}
+
 // Hosts that invent names cannot make the target remember all of them.
 func TestHostNamesAreBounded(t *testing.T) {
 	s := newGroupStats()
@@ -179,5 +225,11 @@ func TestHostNamesAreBounded(t *testing.T) {
 	}
 	if n := s.hosts[hostKey{}].Errors; n != maxHostKeys {
 		t.Errorf("%d are counted without a name", n)
+	}
+	for i := range 2 * maxHostKeys {
+		s.pair(pairKey{nvme.UUIDNQN(nvme.UUID{byte(i), byte(i >> 8)}), nil}).closed.Errors++
+	}
+	if p := s.pairs[pairKey{}]; len(s.pairs) > maxHostKeys+1 || p.closed.Errors != maxHostKeys || p.key != (pairKey{}) {
+		t.Errorf("%d pairs are remembered, %d are counted without a name", len(s.pairs), p.closed.Errors)
 	}
 }

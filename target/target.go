@@ -39,7 +39,7 @@ type Target struct {
 	slots     slotAllocator
 	genctr    uint64
 	referrals []Referral
-	change    chan struct{} // closed and replaced when a controller has ended
+	change    chan struct{} // closed and replaced by changedLocked
 	past      *groupReport  // what ended groups had counted
 }
 
@@ -156,8 +156,14 @@ func (t *Target) Close(ctx context.Context) error {
 	return err
 }
 
+// changedLocked makes those look again who await something.
+func (t *Target) changedLocked() {
+	close(t.change)
+	t.change = make(chan struct{})
+}
+
 // await waits until cond, which is called with Target.mu held and can change
-// only when a controller ends.
+// only before a changedLocked: when a controller ends, or lists namespaces.
 func (t *Target) await(ctx context.Context, cond func() bool) error {
 	for {
 		t.mu.Lock()
