@@ -64,6 +64,21 @@ func (c *Config) setDefaults() {
 	}
 }
 
+// logExemptions says what is not tested, or differently, and why.
+func (c *Config) logExemptions(t *testing.T) {
+	for _, e := range []struct{ what, why string }{
+		{"it allocates", c.Allocates}, {"overflow is silent", c.Overflows}, {"it is slow", c.SlowBearer},
+		{"invalidated keys are not told", c.KeepsInvalidatedKey}, {"windows have no bounds", c.WindowsUnbounded}, {"READs outlive their key", c.ReadsOutliveKeys},
+	} {
+		if e.why != "" {
+			t.Logf("exempt: %s: %s", e.what, e.why)
+		}
+	}
+	for want, also := range c.Statuses {
+		t.Logf("where %q is expected, also: %v", want, also)
+	}
+}
+
 // conformanceTests are the parts of the suite in the order they run.
 var conformanceTests = []struct {
 	name string
@@ -140,6 +155,7 @@ var conformanceTests = []struct {
 // limits, or an error wrapping fabric.ErrNotSupported, say it does not have.
 func Conformance(t *testing.T, open Open, cfg Config) {
 	cfg.setDefaults()
+	cfg.logExemptions(t)
 	for _, c := range conformanceTests {
 		t.Run(c.name, func(t *testing.T) {
 			c.run(newSuite(t, open, &cfg))

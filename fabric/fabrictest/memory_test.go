@@ -51,7 +51,7 @@ func openWith(o Options, f Faults, change func(*DeviceOptions)) Open {
 }
 
 func TestConformance(t *testing.T) {
-	Conformance(t, openWith(Options{}, Faults{}, nil), Config{Cycles: 1000, Connections: 500})
+	Conformance(t, openWith(Options{}, Faults{}, nil), Config{Cycles: 2000, Connections: 500})
 }
 
 // The transport recovers from loss and repetition.

@@ -123,9 +123,15 @@ func (n *Network) NewProvider(devices ...DeviceOptions) *Provider {
 // SetFaults puts f between two addresses; the zero Faults is a perfect link.
 // It works on connections that exist too.
 func (n *Network) SetFaults(a, b netip.Addr, f Faults) {
+	for _, l := range n.setFaults(pairOf(a, b), f) {
+		l.wake() // calls into users: without mu
+	}
+}
+
+// setFaults returns the connections that f is for.
+func (n *Network) setFaults(pair addrPair, f Faults) (links []*link) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	pair := pairOf(a, b)
 	var set *Faults
 	if f != (Faults{}) {
 		set = &f
@@ -136,9 +142,10 @@ func (n *Network) SetFaults(a, b netip.Addr, f Faults) {
 	for l := range n.links {
 		if l.pair == pair {
 			l.faults.Store(set)
-			l.wake()
+			links = append(links, l)
 		}
 	}
+	return links
 }
 
 // Cut stops all traffic between two addresses, without a word to anybody: what
