@@ -10,7 +10,8 @@ import (
 
 // QP is what queue pairs of every wire have in common: two queues, a state and
 // the way WRs end. A provider embeds it and adds PostSend and what happens on
-// the wire. Everything but State, Num and Fail belongs to the owner.
+// the wire. Everything but Num, State, States, Closed and Abandon belongs to the
+// owner.
 type QP struct {
 	// Constant after Init.
 	dev            *Device

@@ -5,7 +5,8 @@ import (
 )
 
 // Send is a posted send WR. The first half is the WR; the rest is for its way
-// through the provider.
+// through the provider. A bind is an OpBind whose RKey is the new key, Imm the
+// region's key and RemoteAddr the address.
 type Send struct {
 	fabric.SendWR
 	Compare uint64 // atomics; the length of a bind
@@ -16,9 +17,6 @@ type Send struct {
 	First, Last uint32
 	Aux         uint32
 }
-
-// A bind is posted as an OpBind whose RKey is the new key, Imm the region's
-// key, RemoteAddr the address, Compare the length and SwapAdd the rights.
 
 // SendQueue is the ring of posted sends. Positions are free-running numbers:
 // the WRs in it are those from Head (the oldest whose slot is not free) to
