@@ -96,13 +96,24 @@ func (f Flow) Seed(n int, id uint16) uint32 {
 func Header(crc uint32, h []byte) uint32 {
 	marks := h[resv8a]
 	h[resv8a] = 0xff
-	crc = crc32.Update(crc, crc32.IEEETable, h)
+	crc = update(crc, h)
 	h[resv8a] = marks
 	return crc
 }
 
+// update continues a CRC over p.
+func update(crc uint32, p []byte) uint32 {
+	if len(p) >= foldLeast {
+		crc, p = updateLong(crc, p)
+	}
+	if len(p) < 64 {
+		return updateShort(crc, p)
+	}
+	return crc32.Update(crc, crc32.IEEETable, p)
+}
+
 // Payload continues the CRC over payload and pad.
-func Payload(crc uint32, p []byte) uint32 { return crc32.Update(crc, crc32.IEEETable, p) }
+func Payload(crc uint32, p []byte) uint32 { return update(crc, p) }
 
 // Put writes a finished CRC into the Len bytes of b, least significant byte
 // first.

@@ -258,6 +258,33 @@ func FuzzReceiver(f *testing.F) {
 	})
 }
 
+// Every length, by whatever the processor has, is the CRC of the standard library.
+func TestUpdate(t *testing.T) {
+	b := make([]byte, 20000)
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+	for n := range 4500 {
+		off := rand.IntN(100)
+		crc := rand.Uint32()
+		if got, want := update(crc, b[off:off+n]), crc32.Update(crc, crc32.IEEETable, b[off:off+n]); got != want {
+			t.Fatalf("%d bytes: %08x, want %08x", n, got, want)
+		}
+	}
+	if got, want := update(0, b), crc32.ChecksumIEEE(b); got != want {
+		t.Fatalf("%08x, want %08x", got, want)
+	}
+}
+
+func FuzzUpdate(f *testing.F) {
+	f.Add(make([]byte, 600), uint32(0))
+	f.Fuzz(func(t *testing.T, b []byte, crc uint32) {
+		if got, want := update(crc, b), crc32.Update(crc, crc32.IEEETable, b); got != want {
+			t.Fatalf("%d bytes: %08x, want %08x", len(b), got, want)
+		}
+	})
+}
+
 func BenchmarkSeal(b *testing.B) {
 	f := flows()[0]
 	for _, n := range []int{20, 4112} {
