@@ -131,7 +131,7 @@ func TestTeeth(t *testing.T) {
 			if part != "" {
 				run += "$/^512$/^" + part + "$"
 			}
-			cmd := exec.Command(os.Args[0], "-test.run="+run, "-rapid.nofailfile")
+			cmd := exec.Command(os.Args[0], "-test.run="+run, "-rapid.nofailfile", "-rapid.shrinktime=100ms")
 			cmd.Env = append(os.Environ(), "BACKENDTEST_FAULT="+fault)
 			out, err := cmd.CombinedOutput()
 			switch {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -53,27 +54,37 @@ func cpu(b *testing.B) int64 {
 }
 
 // BenchmarkRandom is 4 KiB at random places. Its owner sleeps when nothing is
-// done; the time per operation is wall clock, cpu-ns/op what it cost.
+// done, or looks for some time first as an adaptive poll group does. The time
+// per operation is wall clock, cpu-ns/op what it cost.
 func BenchmarkRandom(b *testing.B) {
 	path := benchFile(b)
 	for _, kind := range []backend.Kind{backend.Read, backend.Write} {
-		for _, o := range []file.Options{{Engine: file.EngineURing}, {Engine: file.EngineURing, LockedThread: true}, {Engine: file.EnginePool, Workers: 128}} {
+		for _, c := range []struct {
+			name string
+			opts file.Options
+			spin time.Duration
+		}{
+			{"ring", file.Options{Engine: file.EngineURing}, 0},
+			{"ring,spins", file.Options{Engine: file.EngineURing}, 50 * time.Microsecond},
+			{"ring,locked", file.Options{Engine: file.EngineURing, LockedThread: true}, 0},
+			{"ring,locked,spins", file.Options{Engine: file.EngineURing, LockedThread: true}, 50 * time.Microsecond},
+			{"pool", file.Options{Engine: file.EnginePool, Workers: 128}, 0},
+		} {
 			for _, depth := range []int{1, 32, 128} {
-				b.Run(fmt.Sprintf("%v/%s/depth=%d", kind, name(o), depth), func(b *testing.B) {
-					if o.LockedThread {
+				b.Run(fmt.Sprintf("%v/%s/depth=%d", kind, c.name, depth), func(b *testing.B) {
+					if c.opts.LockedThread {
 						runtime.LockOSThread()
 						defer runtime.UnlockOSThread()
 					}
-					o := o
-					o.Path = path
-					benchmark(b, o, kind, depth)
+					c.opts.Path = path
+					benchmark(b, c.opts, kind, depth, c.spin)
 				})
 			}
 		}
 	}
 }
 
-func benchmark(b *testing.B, o file.Options, kind backend.Kind, depth int) {
+func benchmark(b *testing.B, o file.Options, kind backend.Kind, depth int, spin time.Duration) {
 	d, err := file.Open(o)
 	if err != nil {
 		b.Skip(err)
@@ -107,7 +118,7 @@ func benchmark(b *testing.B, o file.Options, kind backend.Kind, depth int) {
 			next[i].Offset = rand.Uint64N(blocks) * 4096
 		}
 		sent += r.Queue.Submit(next)
-		done := wait(r, done[:depth])
+		done := wait(r, done[:depth], spin)
 		next = next[:0]
 		for _, c := range done {
 			if c.Status != nvme.Success {
@@ -122,7 +133,12 @@ func benchmark(b *testing.B, o file.Options, kind backend.Kind, depth int) {
 }
 
 // wait is Rig.Wait without its time limit, which costs.
-func wait(r *backendtest.Rig, done []backend.Completion) []backend.Completion {
+func wait(r *backendtest.Rig, done []backend.Completion, spin time.Duration) []backend.Completion {
+	for start := time.Now(); spin > 0 && time.Since(start) < spin; {
+		if n := r.Queue.Reap(done); n > 0 {
+			return done[:n]
+		}
+	}
 	for {
 		if n := r.Queue.Reap(done); n > 0 {
 			return done[:n]
@@ -137,7 +153,7 @@ func BenchmarkCached(b *testing.B) {
 	path := benchFile(b)
 	for _, depth := range []int{1, 32} {
 		b.Run(fmt.Sprintf("depth=%d", depth), func(b *testing.B) {
-			benchmark(b, file.Options{Path: path, Engine: file.EngineURing, Direct: file.DirectOff}, backend.Read, depth)
+			benchmark(b, file.Options{Path: path, Engine: file.EngineURing, Direct: file.DirectOff}, backend.Read, depth, 0)
 		})
 	}
 }
