@@ -220,7 +220,8 @@ func (t *Terminate) OfRequest() bool {
 		return true
 	}
 	if t.Header == nil {
-		return t.Cause.Layer() == LayerRDMAP && t.Cause != RemoteNoInvalidate && t.Cause != CannotInvalidate
+		c := t.Cause
+		return c.Layer() == LayerRDMAP && c.Type() != RDMAPCatastrophic.Type() && c != RemoteNoInvalidate && c != CannotInvalidate
 	}
 	op := Opcode(t.Header[1] & opcodeMask)
 	return op == OpReadRequest || op == OpAtomicRequest

@@ -45,7 +45,7 @@ func TestParseTerminate(t *testing.T) {
 		"MSN":              {"12 03 c0 00 0040" + header, BadMSN, 0, true, false, false},
 		"read protection":  {"01 02 e0 00 002e 41 41 00000000 00000001 00000001 00000000" + request, RemoteAccess, 0, true, true, true},
 		"no headers":       {"01 00 00 00", RemoteInvalidSTag, DDPCatastrophic, false, false, true},
-		"catastrophic":     {"00 00 00 00", RDMAPCatastrophic, 0, false, false, true},
+		"catastrophic":     {"00 00 00 00", RDMAPCatastrophic, 0, false, false, false},
 		"cut header":       {"12 03 c0 00 0040 4143", BadMSN, 0, false, false, false},
 		"nothing behind":   {"12 03 e0 00", BadMSN, 0, false, false, false},
 		"nonsense":         {"77 77 00 00", NewCause(7, 7, 0x77), 0, false, false, false},
