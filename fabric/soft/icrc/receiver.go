@@ -23,10 +23,14 @@ const (
 	// maxSegments is how many packets one send with segmentation offload makes.
 	maxSegments = 128
 	// maxSkip is how far a counting peer's identification may be ahead of the
-	// expected one (packets lost, or sent to others), maxBehind how far behind
-	// (packets reordered).
-	maxSkip   = 256
-	maxBehind = 64
+	// expected one, maxBehind how far behind (packets reordered). A counter is
+	// one for all that goes between two addresses (Linux hashes them), so
+	// between two packets of a flow lies whatever the other queue pairs sent: a
+	// megabyte in reply to a READ is a thousand packets. To refuse what is
+	// genuine costs more than the bits of protection: a host whose packet is
+	// dropped has to send again, and rxe of 6.1 loses requests over that.
+	maxSkip   = 8192
+	maxBehind = 1024
 )
 
 // Check says whether the ICRC of the packet b is right. index is its place in
