@@ -37,6 +37,10 @@ var (
 	hostOps      = desc("host_commands_total", "Commands of a host that ended.", "host", "subsystem", "op")
 	hostData     = desc("host_bytes_total", "Bytes of blocks of a host.", "host", "subsystem", "op")
 	hostErrors   = desc("host_errors_total", "Commands of a host that failed.", "host", "subsystem")
+	pairOps      = desc("host_namespace_commands_total", "Commands of a host on a namespace that ended.", "host", "subsystem", "nsid", "backend", "op")
+	pairData     = desc("host_namespace_bytes_total", "Bytes of blocks of a host and a namespace.", "host", "subsystem", "nsid", "backend", "op")
+	pairErrors   = desc("host_namespace_errors_total", "Commands of a host on a namespace that failed.", "host", "subsystem", "nsid", "backend")
+	pairLatency  = desc("host_namespace_latency_seconds", "As nvmf_namespace_latency_seconds, of one host.", "host", "subsystem", "nsid", "backend", "op")
 	hostControls = desc("host_controllers", "Controllers of a host.", "host", "subsystem")
 	refusals     = desc("connect_refusals_total", "Connect commands refused.")
 	discGen      = desc("discovery_generation", "Generation counter of the discovery log.")
@@ -113,16 +117,17 @@ func (e emitter) controllers(st *daemon.Status) {
 }
 
 func (e emitter) namespace(nqn string, n *daemon.NamespaceStatus) {
-	id := []string{nqn, strconv.FormatUint(uint64(n.NSID), 10), n.Backend}
+	id := []string{nqn, decimal(n.NSID), n.Backend}
 	e.gauge(nsBytes, float64(n.Bytes), id...)
 	e.gauge(nsInflight, float64(n.Inflight), id...)
 	e.gauge(nsWaiting, float64(n.Waiting), id...)
 	e.count(nsErrors, n.Counters.Errors, id...)
 	e.count(nsMedia, n.Counters.MediaErrors, id...)
 	e.ops(&n.Counters, nsOps, nsData, id...)
-	e.latency(&n.Read, append(id[:3:3], "read"))
-	e.latency(&n.Write, append(id[:3:3], "write"))
+	e.latency(nsLatency, &n.Read, &n.Write, id...)
 }
+
+func decimal(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 func (e emitter) ops(c *daemon.Counters, ops, data *prometheus.Desc, id ...string) {
 	for op, n := range c.Ops {
@@ -133,18 +138,44 @@ func (e emitter) ops(c *daemon.Counters, ops, data *prometheus.Desc, id ...strin
 	}
 }
 
-func (e emitter) latency(l *daemon.Latency, labels []string) {
-	buckets := make(map[float64]uint64, len(l.Buckets))
-	for _, b := range l.Buckets {
-		buckets[time.Duration(b.Below).Seconds()] = b.Count
+// latencyBounds are the upper bounds of the buckets: powers of two of 4 us to
+// 17 s, which are bounds of the daemon's own buckets too.
+var latencyBounds = func() (bounds []time.Duration) {
+	for d := time.Duration(1 << 12); d <= 1<<34; d *= 2 {
+		bounds = append(bounds, d)
 	}
-	e.ch <- prometheus.MustNewConstHistogram(nsLatency, l.Count, time.Duration(l.Sum).Seconds(), buckets, labels...)
+	return bounds
+}()
+
+// latency adds the label op to the labels.
+func (e emitter) latency(d *prometheus.Desc, read, write *daemon.Latency, labels ...string) {
+	e.histogram(d, read, append(labels[:len(labels):len(labels)], "read")...)
+	e.histogram(d, write, append(labels[:len(labels):len(labels)], "write")...)
+}
+
+func (e emitter) histogram(d *prometheus.Desc, l *daemon.Latency, labels ...string) {
+	buckets := make(map[float64]uint64, len(latencyBounds))
+	seen, rest := uint64(0), l.Buckets
+	for _, bound := range latencyBounds {
+		for len(rest) > 0 && rest[0].Below <= int64(bound) {
+			seen, rest = rest[0].Count, rest[1:]
+		}
+		buckets[bound.Seconds()] = seen
+	}
+	e.ch <- prometheus.MustNewConstHistogram(d, l.Count, time.Duration(l.Sum).Seconds(), buckets, labels...)
 }
 
 func (e emitter) host(h *daemon.HostStatus) {
 	e.gauge(hostControls, float64(h.Controllers), h.NQN, h.Subsystem)
 	e.count(hostErrors, h.Counters.Errors, h.NQN, h.Subsystem)
 	e.ops(&h.Counters, hostOps, hostData, h.NQN, h.Subsystem)
+	for i := range h.Namespaces {
+		n := &h.Namespaces[i]
+		id := []string{h.NQN, h.Subsystem, decimal(n.NSID), n.Backend}
+		e.count(pairErrors, n.Counters.Errors, id...)
+		e.ops(&n.Counters, pairOps, pairData, id...)
+		e.latency(pairLatency, &n.Read, &n.Write, id...)
+	}
 }
 
 func (e emitter) rdma(r *daemon.RDMAStatus) {

@@ -1,10 +1,9 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
+	"time"
 
 	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/backend/file"
@@ -53,51 +52,40 @@ func sameMedium(b, c config.Backend) bool {
 	return b == c
 }
 
-// resizer is implemented by devices whose size is their own.
-type resizer interface{ Resize(size uint64) error }
+// resizer is implemented by devices whose size is their own, grower by those
+// that can be made larger.
+type (
+	resizer interface{ Resize(size uint64) error }
+	grower  interface{ Grow(size uint64) error }
+)
 
 // resize brings an open backend to the size of its new configuration. Files
 // grow; nothing that holds data is ever cut.
 func (b *backendState) resize(to config.Backend) error {
-	old := b.cfg.Size
-	if to.Size == old {
-		return nil
-	}
-	fail := func(err error) error { return fmt.Errorf("backend %s: size %v: %w", to.Name, to.Size, err) }
-	if r, ok := b.dev.(resizer); ok {
-		if err := r.Resize(uint64(to.Size)); err != nil {
-			return fail(err)
-		}
-		b.cfg = to
-		return nil
-	}
-	info := b.dev.Info()
-	now := info.Blocks * uint64(info.BlockSize)
-	switch {
-	case uint64(to.Size) <= now:
-		if uint64(to.Size) < now && to.Size > 0 {
-			return fail(fmt.Errorf("%w: the medium has %d bytes and is never cut; shrink it by hand, then reload", backend.ErrSize, now))
-		}
-	case to.Type != "file" || to.ReadOnly:
-		return fail(fmt.Errorf("%w: cannot grow", backend.ErrSize))
-	default:
-		if err := growFile(to.Path, int64(to.Size)); err != nil {
-			return fail(err)
-		}
+	if err := b.fit(to); err != nil {
+		return fmt.Errorf("backend %s: size %v: %w", to.Name, to.Size, err)
 	}
 	b.cfg = to
 	return nil
 }
 
-func growFile(path string, size int64) error {
-	st, err := os.Stat(path)
-	if err != nil {
-		return err
+func (b *backendState) fit(to config.Backend) error {
+	size := uint64(to.Size)
+	if r, ok := b.dev.(resizer); ok {
+		return r.Resize(size)
 	}
-	if !st.Mode().IsRegular() {
-		return fmt.Errorf("%w: a block device cannot be grown from here", backend.ErrSize)
+	info := b.dev.Info()
+	now := info.Blocks * uint64(info.BlockSize)
+	g, grows := b.dev.(grower)
+	switch {
+	case size == 0 || size == now: // as it is
+		return nil
+	case size < now:
+		return fmt.Errorf("%w: the medium has %d bytes and is never cut; shrink it by hand, then reload", backend.ErrSize, now)
+	case !grows || to.ReadOnly:
+		return fmt.Errorf("%w: cannot grow", backend.ErrSize)
 	}
-	return os.Truncate(path, size)
+	return g.Grow(size)
 }
 
 // openBackends opens what is new and closes what went or changed; the
@@ -115,7 +103,7 @@ func (d *Daemon) openBackends(f *config.File, r *Result) {
 			}
 			continue
 		}
-		dev, err := openBackend(b)
+		dev, err := d.open(b)
 		if err != nil {
 			r.fail(err)
 			continue
@@ -127,7 +115,7 @@ func (d *Daemon) openBackends(f *config.File, r *Result) {
 }
 
 // closeBackends closes backends that f has no more or has changed.
-func (d *Daemon) closeBackends(ctx context.Context, f *config.File, r *Result) {
+func (d *Daemon) closeBackends(f *config.File, r *Result) {
 	for name, b := range d.backends {
 		if want := f.Backend(name); want != nil && sameMedium(b.cfg, *want) {
 			continue
@@ -136,9 +124,26 @@ func (d *Daemon) closeBackends(ctx context.Context, f *config.File, r *Result) {
 		if err := b.dev.Close(); err != nil {
 			// Its queues are still ending. The medium stays locked until they have.
 			r.fail(fmt.Errorf("backend %s: closing: %w", name, err))
-			go closeLater(context.WithoutCancel(ctx), b.dev, d.log)
+			go d.closeLater(b.dev)
 			continue
 		}
 		r.did("backend %s: closed", name)
+	}
+}
+
+// closeLater closes a device once its queues have ended.
+func (d *Daemon) closeLater(dev backend.Device) {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-d.life.Done():
+			return
+		case <-t.C:
+		}
+		if err := dev.Close(); !errors.Is(err, backend.ErrBusy) {
+			d.log.Infof("backend %s: closed at last (%v)", dev.Info().Path, err)
+			return
+		}
 	}
 }

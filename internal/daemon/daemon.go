@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/internal/config"
 	"github.com/nvmf-go/nvmf/internal/version"
 	"github.com/nvmf-go/nvmf/nvme"
@@ -16,9 +19,12 @@ import (
 	"github.com/nvmf-go/nvmf/target/rdma"
 )
 
-// removeTimeout bounds how long a reload waits for what it removes; a backend
-// that is stuck goes on ending in the background.
-const removeTimeout = 5 * time.Second
+// Bounds of what a reload waits for. A backend that is stuck goes on ending in
+// the background, and a host that does not look has to find out later.
+const (
+	removeTimeout  = 5 * time.Second
+	listingTimeout = 5 * time.Second
+)
 
 // Daemon is a running target.
 type Daemon struct {
@@ -28,12 +34,20 @@ type Daemon struct {
 	target    *target.Target
 	transport *rdma.Transport
 	started   time.Time
+	open      func(config.Backend) (backend.Device, error)
+	retry     time.Duration   // how often a listener looks for its address
+	life      context.Context // ends with Close
+	end       context.CancelCauseFunc
 
-	mu        sync.Mutex // held by Reload and Close, and briefly by Status
-	cfg       *config.File
-	backends  map[string]*backendState
+	apply sync.Mutex // held by Reload, which may wait for media; guards what follows
+
+	backends map[string]*backendState
+	subs     map[nvme.NQN]*subsystemState
+
+	mu sync.Mutex // held for short; guards what follows, and is taken within apply
+
+	cfg       *config.File // nil before the first Reload
 	listeners map[string]*listener
-	subs      map[nvme.NQN]*subsystemState
 	closed    bool
 }
 
@@ -43,34 +57,49 @@ type Options struct {
 	// Providers are the fabric providers that listeners may use; default those
 	// of this build.
 	Providers *Providers
+
+	// For tests.
+	open  func(config.Backend) (backend.Device, error) // default openBackend
+	retry time.Duration                                // default retryInterval
 }
 
-// Start makes a Daemon and brings it to the state of f. With f.Strict any
-// backend or listener that fails ends it again; without, failures are logged
-// and wait for the next Reload.
-func Start(ctx context.Context, f *config.File, o Options) (*Daemon, error) {
+func (o *Options) setDefaults() {
 	if o.Log == nil {
 		o.Log = logrus.New()
 	}
 	if o.Providers == nil {
 		o.Providers = DefaultProviders()
 	}
+	if o.open == nil {
+		o.open = openBackend
+	}
+	if o.retry == 0 {
+		o.retry = retryInterval
+	}
+}
+
+// Start makes a Daemon and brings it to the state of f. With f.Strict any
+// backend or listener that fails ends it again; without, failures are logged
+// and wait for the next Reload.
+func Start(ctx context.Context, f *config.File, o Options) (*Daemon, error) {
+	o.setDefaults()
 	t, err := target.NewTarget(targetConfig(f, o.Log))
 	if err != nil {
 		return nil, err
 	}
 	rc, err := rdmaConfig(f, o.Log)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, t.Close(ctx))
 	}
 	tr, err := rdma.New(t, rc)
 	if err != nil {
 		return nil, errors.Join(err, t.Close(ctx))
 	}
 	d := &Daemon{
-		log: o.Log, providers: o.Providers, target: t, transport: tr, started: time.Now(),
+		log: o.Log, providers: o.Providers, target: t, transport: tr, started: time.Now(), open: o.open, retry: o.retry,
 		backends: map[string]*backendState{}, listeners: map[string]*listener{}, subs: map[nvme.NQN]*subsystemState{},
 	}
+	d.life, d.end = context.WithCancelCause(context.Background())
 	r := d.Reload(ctx, f)
 	if f.Strict && len(r.Errors) > 0 {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
@@ -113,18 +142,32 @@ func rdmaConfig(f *config.File, log *logrus.Logger) (rdma.Config, error) {
 	return c, errors.Join(errs[:]...)
 }
 
-// Close ends all in order: hosts see their queues disconnected. What has not
-// ended when ctx does is left to the end of the process, and the error says
-// what it was.
-func (d *Daemon) Close(ctx context.Context) error {
+// DrainTime is how long Close may take, as the file says that is in force.
+func (d *Daemon) DrainTime() time.Duration { return time.Duration(d.config().DrainTime) }
+
+// config is the configuration in force.
+func (d *Daemon) config() *config.File {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.closed {
+	return d.cfg
+}
+
+// Close ends all in order: nobody is let in any more, hosts see their queues
+// disconnected, media are closed. What has not ended when ctx does is left to
+// the end of the process, and the error says what it was. A Reload at work
+// gives up waiting. Closing twice is nil.
+func (d *Daemon) Close(ctx context.Context) error {
+	d.mu.Lock()
+	first := !d.closed
+	d.closed = true
+	listeners := slices.Collect(maps.Values(d.listeners))
+	d.mu.Unlock()
+	if !first {
 		return nil
 	}
-	d.closed = true
-	for _, l := range d.listeners {
-		l.stop()
+	d.end(errClosed)
+	for _, l := range listeners {
+		l.stop(errClosed)
 	}
 	var errs []error
 	note := func(what string, err error) {
@@ -135,6 +178,8 @@ func (d *Daemon) Close(ctx context.Context) error {
 	note("ending controllers", d.target.Close(ctx))
 	note("ending connections", d.transport.Close(ctx))
 	if len(errs) == 0 { // devices in use by what is stuck stay open
+		d.apply.Lock()
+		defer d.apply.Unlock()
 		for name, b := range d.backends {
 			note("closing backend "+name, b.dev.Close())
 		}

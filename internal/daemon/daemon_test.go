@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/fabrictest"
@@ -200,9 +199,7 @@ func TestStrict(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = Start(context.Background(), f, Options{Log: quiet(), Providers: &Providers{
-		Open: map[string]func() (fabric.Provider, error){"verbs": func() (fabric.Provider, error) { return p, nil }},
-	}})
+	_, err = Start(context.Background(), f, Options{Log: quiet(), Providers: only(p)})
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "backend d") {
 		t.Errorf("%v", err)
 	}
@@ -224,36 +221,11 @@ func TestReloadListeners(t *testing.T) {
 	}
 }
 
-// A listener whose address no device has yet waits for it and says so.
-func TestListenerWaits(t *testing.T) {
-	r := newRig(t, strings.Replace(head, "10.0.0.1", "10.9.9.9", 1)+"subsystems:\n"+subsystem("a", "any"))
-	l := r.status().Listeners[0]
-	if l.State != "waiting" || !strings.Contains(l.Reason, fabric.ErrAddrNotAvailable.Error()) {
-		t.Errorf("%+v", l)
-	}
-}
-
 func TestNeedRestart(t *testing.T) {
 	r := newRig(t, head)
 	res := r.reload(strings.Replace(head, "poll_groups: 1", "poll_groups: 2\npoll: busy\ncntlid: {min: 5}", 1))
 	if want := []string{"poll", "poll_groups", "cntlid"}; !slices.Equal(res.Restart, want) {
 		t.Errorf("%q, want %q", res.Restart, want)
-	}
-}
-
-func TestCloseEndsHosts(t *testing.T) {
-	r := newRig(t, ramBackends+subsystem("a", "any", "{nsid: 1, backend: ram0}"))
-	_, q := r.connect(nqnA)
-	ctx, cancel := context.WithTimeout(r.ctx, 5*time.Second)
-	defer cancel()
-	if err := r.d.Close(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := q.Read(r.ctx, 1, 0, 1, 0, 512); err == nil {
-		t.Error("a closed daemon reads")
-	}
-	if res := r.d.Reload(r.ctx, r.config(head)); len(res.Errors) != 1 {
-		t.Errorf("reload of a closed daemon: %+v", res)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -14,69 +15,99 @@ import (
 	"github.com/nvmf-go/nvmf/target/rdma"
 )
 
-// listener is one entry of the file's listeners, up or waiting for its address.
+// listener is one entry of the file's listeners.
+//
+//	waiting -(the address is there)-> listening -(its device goes)-> waiting
+//	down: it cannot be, until another Reload tries again
 type listener struct {
 	// Constant.
 	d      *Daemon
 	cfg    config.Listener
-	cancel context.CancelFunc
-	done   chan struct{}
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when nothing of it is left
 
-	mu       sync.Mutex
-	err      error // why it is not up
-	provider string
+	mu       sync.Mutex // guards what follows
+	state    string
+	provider string // while it is listening
+	reason   error  // why it is not
 }
 
-// retryInterval is how often a listener looks for its address.
+// retryInterval is the default of Daemon.retry.
 const retryInterval = 2 * time.Second
 
+// errStopped is why a listener ends that the file has no more.
+var errStopped = errors.New("the listener was removed from the file")
+
 func (d *Daemon) removeListeners(f *config.File, r *Result) {
-	for name, l := range d.listeners {
+	for name, l := range d.listenersNow() {
 		keep := false
 		for _, c := range f.Listeners {
 			keep = keep || c == l.cfg
 		}
-		if !keep {
-			l.stop()
-			delete(d.listeners, name)
-			r.did("listener %s: stopped", name)
+		if keep {
+			continue
 		}
+		l.stop(errStopped)
+		d.mu.Lock()
+		delete(d.listeners, name)
+		d.mu.Unlock()
+		r.did("listener %s: stopped", name)
 	}
 }
 
+// listenersNow are the listeners, for those who may change them meanwhile.
+func (d *Daemon) listenersNow() map[string]*listener {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.listeners)
+}
+
 func (d *Daemon) addListeners(f *config.File, r *Result) {
+	there := d.listenersNow()
 	for _, c := range f.Listeners {
-		if d.listeners[c.Name] != nil {
+		if l := there[c.Name]; l != nil && l.status().State != Down {
 			continue
 		}
 		l, err := d.startListener(c)
 		if err != nil {
 			r.fail(fmt.Errorf("listener %s: %w", c.Name, err))
 		}
-		if l != nil {
-			d.listeners[c.Name] = l
+		if !d.keepListener(l) {
+			l.stop(errClosed)
 		}
 	}
+}
+
+// keepListener is false when the daemon is closed, and then knows nothing of l.
+func (d *Daemon) keepListener(l *listener) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.closed {
+		d.listeners[l.cfg.Name] = l
+	}
+	return !d.closed
 }
 
 // startListener listens, or waits for the address in the background when no
 // device has it yet. Any other failure is final until the next reload.
 func (d *Daemon) startListener(c config.Listener) (*listener, error) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	l := &listener{d: d, cfg: c, cancel: cancel, done: make(chan struct{})}
 	up, err := l.try(ctx)
 	switch {
 	case err == nil:
-		go l.serve(ctx, up)
+		go l.routine(ctx, up)
 		return l, nil
 	case mayComeLater(err):
 		d.log.Warnf("listener %s: waiting for address %v: %v", c.Name, c.AddrPort(), err)
-		l.set("", err)
-		go l.wait(ctx)
+		l.set(Waiting, "", err)
+		go l.routine(ctx, nil)
 		return l, nil
 	}
-	cancel()
-	return nil, err
+	cancel(err)
+	l.set(Down, "", err)
+	close(l.done)
+	return l, err
 }
 
 func mayComeLater(err error) bool {
@@ -106,57 +137,87 @@ func (l *listener) try(ctx context.Context) (*live, error) {
 	if err := l.d.target.AddPort(port); err != nil {
 		return nil, errors.Join(err, rl.Close())
 	}
-	l.set(p.Name(), nil)
+	l.set(Listening, p.Name(), nil)
 	l.d.log.Infof("listener %s: up on %v, provider %s", l.cfg.Name, l.cfg.AddrPort(), p.Name())
 	return &live{port, rl}, nil
 }
 
-// wait retries until the address is there.
-func (l *listener) wait(ctx context.Context) {
-	t := time.NewTicker(retryInterval)
+// routine is the listener's goroutine, up or waiting, until it is stopped.
+func (l *listener) routine(ctx context.Context, up *live) {
+	defer close(l.done)
+	for {
+		if up == nil {
+			up = l.wait(ctx)
+		}
+		if up == nil || !l.serve(ctx, up) {
+			return
+		}
+		up = nil
+	}
+}
+
+// wait retries until the address is there, or gives nil when it is stopped.
+func (l *listener) wait(ctx context.Context) *live {
+	t := time.NewTicker(l.d.retry)
 	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			close(l.done)
-			return
+			return nil
 		case <-t.C:
 		}
 		up, err := l.try(ctx)
 		if err == nil {
-			l.serve(ctx, up)
-			return
+			return up
 		}
-		if why := l.reason(); why == nil || why.Error() != err.Error() {
+		if st := l.status(); st.Reason != err.Error() {
 			l.d.log.Warnf("listener %s: %v", l.cfg.Name, err)
 		}
-		l.set("", err)
+		l.set(Waiting, "", err)
 	}
 }
 
-// serve holds the listener until it is stopped.
-func (l *listener) serve(ctx context.Context, up *live) {
-	<-ctx.Done()
+// serve holds the listener until it is stopped, or its device has gone: then it
+// is true.
+func (l *listener) serve(ctx context.Context, up *live) (again bool) {
+	select {
+	case <-ctx.Done():
+	case <-up.l.Done():
+		again = ctx.Err() == nil
+	}
+	if again {
+		err := up.l.Err()
+		l.set(Waiting, "", err)
+		l.d.log.Warnf("listener %s: down, waiting for address %v to come back: %v", l.cfg.Name, l.cfg.AddrPort(), err)
+	}
 	if err := up.l.Close(); err != nil {
 		l.d.log.Warnf("listener %s: closing: %v", l.cfg.Name, err)
 	}
-	l.d.target.RemovePort(up.port)
-	close(l.done)
+	if !errors.Is(context.Cause(ctx), errClosed) { // else the target ends its hosts, for that reason
+		l.d.target.RemovePort(up.port)
+	}
+	return again
 }
 
-func (l *listener) stop() {
-	l.cancel()
+// stop ends the listener for the given reason and waits for its end.
+func (l *listener) stop(reason error) {
+	l.cancel(reason)
 	<-l.done
 }
 
-func (l *listener) set(provider string, err error) {
+func (l *listener) set(state, provider string, reason error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.provider, l.err = provider, err
+	l.state, l.provider, l.reason = state, provider, reason
 }
 
-func (l *listener) reason() error {
+// status is the listener's part of Status, but for its controllers.
+func (l *listener) status() ListenerStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.err
+	s := ListenerStatus{Name: l.cfg.Name, ID: l.cfg.ID, Address: l.cfg.AddrPort().String(), Provider: l.provider, State: l.state}
+	if l.reason != nil {
+		s.Reason = l.reason.Error()
+	}
+	return s
 }

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/internal/config"
 	"github.com/nvmf-go/nvmf/nvme"
 	"github.com/nvmf-go/nvmf/target"
@@ -45,30 +46,36 @@ var errClosed = errors.New("the daemon is ending")
 
 // Reload brings the daemon to the state of f and touches nothing that did not
 // change. What is removed goes first, so that names and media may change
-// hands. Everything that failed before is tried again.
+// hands. Everything that failed before is tried again. When ctx ends it waits
+// no more for what is stuck, and that is in the result.
 func (d *Daemon) Reload(ctx context.Context, f *config.File) *Result {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.apply.Lock()
+	defer d.apply.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(d.life, func() { cancel(errClosed) })()
 	r := &Result{}
-	if d.closed {
+	if d.life.Err() != nil {
 		r.fail(errClosed)
 		return r
 	}
-	if d.cfg != nil {
-		r.Restart = needRestart(d.cfg, f)
+	if old := d.config(); old != nil {
+		r.Restart = needRestart(old, f)
 	}
 	d.setLog(f)
 	r.fail(d.target.SetReferrals(referrals(f)))
 	d.removeListeners(f, r)
 	d.removeSubsystems(ctx, f, r)
-	d.closeBackends(ctx, f, r)
+	d.closeBackends(f, r)
 	d.openBackends(f, r)
 	for _, s := range f.Subsystems {
 		d.applySubsystem(s, r)
 	}
 	d.refreshSizes(r)
 	d.addListeners(f, r)
+	d.mu.Lock()
 	d.cfg = f
+	d.mu.Unlock()
 	d.report(r)
 	return r
 }
@@ -127,31 +134,72 @@ func referrals(f *config.File) (list []target.Referral) {
 	return list
 }
 
+// task is something that Reload waits for.
+type task struct {
+	what string
+	run  func(context.Context) error
+}
+
 // removeSubsystems removes subsystems and namespaces that f does not have in
 // the same form, and namespaces on backends that are about to be reopened.
 func (d *Daemon) removeSubsystems(ctx context.Context, f *config.File, r *Result) {
-	for nqn, s := range d.subs {
+	var gone, successors []task
+	for _, nqn := range slices.Sorted(maps.Keys(d.subs)) {
+		s := d.subs[nqn]
 		i := slices.IndexFunc(f.Subsystems, func(c config.Subsystem) bool { return nvme.NQN(c.NQN) == nqn })
 		if i < 0 || f.Subsystems[i].Serial != s.cfg.Serial || f.Subsystems[i].Model != s.cfg.Model {
 			delete(d.subs, nqn)
-			r.fail(within(ctx, func(ctx context.Context) error { return d.target.RemoveSubsystem(ctx, nqn) }))
-			r.did("subsystem %s: removed", nqn)
+			gone = append(gone, task{
+				fmt.Sprintf("subsystem %s: removed", nqn),
+				func(ctx context.Context) error { return d.target.RemoveSubsystem(ctx, nqn) },
+			})
 			continue
 		}
-		for nsid, n := range s.ns {
-			if !d.stays(f, f.Subsystems[i], n) {
-				delete(s.ns, nsid)
-				r.fail(within(ctx, func(ctx context.Context) error { return s.sub.RemoveNamespace(ctx, nsid) }))
-				r.did("subsystem %s: namespace %d removed", nqn, nsid)
-			}
+		removals, remapped := d.removeNamespaces(f, f.Subsystems[i], s)
+		gone = append(gone, removals...)
+		if remapped {
+			successors = append(successors, task{run: s.sub.AwaitListing})
+		}
+	}
+	for i, err := range together(ctx, removeTimeout, gone) {
+		r.fail(err)
+		r.did("%s", gone[i].what)
+	}
+	for _, err := range together(ctx, listingTimeout, successors) {
+		if err != nil {
+			d.log.Warn(err)
 		}
 	}
 }
 
-func within(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+// removeNamespaces takes namespaces of s that do not stay out, and says whether
+// one of their NSIDs will be another's.
+func (d *Daemon) removeNamespaces(f *config.File, c config.Subsystem, s *subsystemState) (gone []task, remapped bool) {
+	for _, nsid := range slices.Sorted(maps.Keys(s.ns)) {
+		if d.stays(f, c, s.ns[nsid]) {
+			continue
+		}
+		delete(s.ns, nsid)
+		gone = append(gone, task{
+			fmt.Sprintf("subsystem %s: namespace %d removed", c.NQN, nsid),
+			func(ctx context.Context) error { return s.sub.RemoveNamespace(ctx, nsid) },
+		})
+		remapped = remapped || slices.ContainsFunc(c.Namespaces, func(n config.Namespace) bool { return n.NSID == nsid })
+	}
+	return gone, remapped
+}
+
+// together runs tasks at the same time, for at most limit, and has their errors.
+func together(ctx context.Context, limit time.Duration, tasks []task) []error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %v", limit))
 	defer cancel()
-	return f(ctx)
+	errs := make([]error, len(tasks))
+	var wg sync.WaitGroup
+	for i := range tasks {
+		wg.Go(func() { errs[i] = tasks[i].run(ctx) })
+	}
+	wg.Wait()
+	return errs
 }
 
 // stays says whether a namespace is in the new subsystem as it is now.
@@ -239,17 +287,6 @@ func (d *Daemon) refreshSizes(r *Result) {
 			if changed {
 				r.did("subsystem %s: namespace %d has %d bytes now", nqn, nsid, n.Size())
 			}
-		}
-	}
-}
-
-// closeLater closes a device once its queues have ended.
-func closeLater(ctx context.Context, dev backend.Device, log *logrus.Logger) {
-	for ctx.Err() == nil {
-		time.Sleep(time.Second)
-		if err := dev.Close(); !errors.Is(err, backend.ErrBusy) {
-			log.Infof("backend %s: closed at last (%v)", dev.Info().Path, err)
-			return
 		}
 	}
 }

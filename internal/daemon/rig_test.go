@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,28 @@ type rig struct {
 	dir  string
 	host *rdmatest.Host
 	dev  fabric.Device
+	net  *fabrictest.Network
+	near *fabrictest.Provider // the daemon's
+	log  *logBuffer
+}
+
+// logBuffer keeps the daemon's log.
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// has says whether a line of the log has s in it.
+func (l *logBuffer) has(s string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.b.String(), s)
 }
 
 var (
@@ -38,29 +61,49 @@ var (
 const hostNQN = "nqn.2026-11.io.nvmf:host1"
 
 // newRig starts a daemon on the configuration, in which DIR stands for a
-// folder of the test.
-func newRig(t *testing.T, yaml string) *rig {
+// folder of the test. The options may be changed before.
+func newRig(t *testing.T, yaml string, change ...func(*rig, *Options)) *rig {
 	t.Helper()
-	r := &rig{t: t, dir: t.TempDir()}
+	r := &rig{t: t, dir: t.TempDir(), log: &logBuffer{}}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	t.Cleanup(cancel)
 	r.ctx = ctx
-	n := fabrictest.NewNetwork(fabrictest.Options{})
-	p := n.NewProvider(fabrictest.DeviceOptions{Addrs: []netip.Addr{targetAddr}})
-	hp := n.NewProvider(fabrictest.DeviceOptions{Addrs: []netip.Addr{hostAddr}})
-	d, err := Start(ctx, r.config(yaml), Options{Log: quiet(), Providers: &Providers{
-		Open: map[string]func() (fabric.Provider, error){"verbs": func() (fabric.Provider, error) { return p, nil }},
-	}})
+	r.net = fabrictest.NewNetwork(fabrictest.Options{})
+	r.near = r.net.NewProvider(fabrictest.DeviceOptions{Addrs: []netip.Addr{targetAddr}})
+	far := r.net.NewProvider(fabrictest.DeviceOptions{Addrs: []netip.Addr{hostAddr}})
+	o := Options{Log: logrus.New(), Providers: only(r.near), retry: 10 * time.Millisecond}
+	o.Log.SetOutput(r.log)
+	for _, c := range change {
+		c(r, &o)
+	}
+	d, err := Start(ctx, r.config(yaml), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.d = d
-	if r.dev, err = hp.DeviceFor(ctx, hostAddr, targetAddr); err != nil {
+	if r.dev, err = far.DeviceFor(ctx, hostAddr, hostAddr); err != nil {
 		t.Fatal(err)
 	}
 	r.host = &rdmatest.Host{Device: r.dev, Target: netip.AddrPortFrom(targetAddr, 4420), NQN: hostNQN, ID: nvme.HostID{1}}
 	t.Cleanup(r.close)
 	return r
+}
+
+// only is a provider under the name verbs.
+func only(p fabric.Provider) *Providers {
+	return &Providers{Open: map[string]func() (fabric.Provider, error){"verbs": func() (fabric.Provider, error) { return p, nil }}}
+}
+
+// until waits until cond holds.
+func (r *rig) until(what string, cond func() bool) {
+	r.t.Helper()
+	for !cond() {
+		select {
+		case <-r.ctx.Done():
+			r.t.Fatalf("never: %s", what)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 func (r *rig) close() {

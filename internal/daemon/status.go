@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/internal/config"
 	"github.com/nvmf-go/nvmf/internal/version"
 	"github.com/nvmf-go/nvmf/target"
 	"github.com/nvmf-go/nvmf/target/rdma"
@@ -47,13 +48,17 @@ type ListenerStatus struct {
 	ID          int    `json:"id"`
 	Address     string `json:"address"`
 	Provider    string `json:"provider"`         // chosen, once up
-	State       string `json:"state"`            // listening, waiting (for its address), or down
+	State       string `json:"state"`            // Listening, Waiting or Down
 	Reason      string `json:"reason,omitempty"` // why it does not listen
 	Controllers int    `json:"controllers"`
 }
 
-// Listening is the State of a listener that takes connections.
-const Listening = "listening"
+// States of a listener.
+const (
+	Listening = "listening" // it takes connections
+	Waiting   = "waiting"   // no device has its address yet
+	Down      = "down"      // it failed; the next reload tries again
+)
 
 // SubsystemStatus is a subsystem.
 type SubsystemStatus struct {
@@ -139,10 +144,20 @@ type QueueStatus struct {
 
 // HostStatus is what a host did at a subsystem since the start.
 type HostStatus struct {
-	NQN         string   `json:"nqn"`
-	Subsystem   string   `json:"subsystem"`
-	Controllers int      `json:"controllers"`
-	Counters    Counters `json:"counters"`
+	NQN         string          `json:"nqn"`
+	Subsystem   string          `json:"subsystem"`
+	Controllers int             `json:"controllers"`
+	Counters    Counters        `json:"counters"`
+	Namespaces  []HostNamespace `json:"namespaces,omitempty"` // those there are, by what the host did to each
+}
+
+// HostNamespace is what a host did to a namespace since that is there.
+type HostNamespace struct {
+	NSID     uint32   `json:"nsid"`
+	Backend  string   `json:"backend"`
+	Counters Counters `json:"counters"`
+	Read     Latency  `json:"read_latency"`
+	Write    Latency  `json:"write_latency"`
 }
 
 // RDMAStatus is the transport.
@@ -184,33 +199,30 @@ func (d *Daemon) Status(ctx context.Context) (*Status, error) {
 		Version: version.String(), Time: time.Now(), Uptime: time.Since(d.started), Process: processStatus(),
 		RDMA: rdmaStatus(&tr), Discovery: snap.Generation, Refusals: snap.Refusals,
 	}
-	d.mu.Lock()
-	s.File = d.cfg.Path
-	s.Listeners = d.listenerStatusLocked(snap)
-	d.mu.Unlock()
+	f := d.config()
+	s.File = f.Path
+	s.Listeners = d.listenerStatus(f, snap)
 	for i := range snap.Subsystems {
 		s.Subsystems = append(s.Subsystems, subsystemStatus(&snap.Subsystems[i]))
 	}
 	for i := range snap.Controllers {
 		s.Controllers = append(s.Controllers, controllerStatus(&snap.Controllers[i]))
 	}
-	for _, h := range snap.Hosts {
-		s.Hosts = append(s.Hosts, HostStatus{string(h.NQN), string(h.Subsystem), h.Controllers, counters(&h.Counters)})
+	for i := range snap.Hosts {
+		s.Hosts = append(s.Hosts, hostStatus(&snap.Hosts[i]))
 	}
 	return s, nil
 }
 
-func (d *Daemon) listenerStatusLocked(snap *target.Snapshot) (list []ListenerStatus) {
-	for _, c := range d.cfg.Listeners {
-		s := ListenerStatus{Name: c.Name, ID: c.ID, Address: c.AddrPort().String(), State: "down", Reason: "not started: see the log"}
-		if l := d.listeners[c.Name]; l != nil {
-			l.mu.Lock()
-			s.Provider, s.State, s.Reason = l.provider, Listening, ""
-			if l.err != nil {
-				s.State, s.Reason = "waiting", l.err.Error()
-			}
-			l.mu.Unlock()
+// listenerStatus has the listeners in the order of the file.
+func (d *Daemon) listenerStatus(f *config.File, snap *target.Snapshot) (list []ListenerStatus) {
+	there := d.listenersNow()
+	for _, c := range f.Listeners {
+		l := there[c.Name]
+		if l == nil {
+			continue // a reload is at work
 		}
+		s := l.status()
 		if i := slices.IndexFunc(snap.Ports, func(p target.PortStatus) bool { return p.Name == c.Name }); i >= 0 {
 			s.Controllers = snap.Ports[i].Controllers
 		}
@@ -250,6 +262,15 @@ func controllerStatus(c *target.ControllerStatus) ControllerStatus {
 			ID: q.ID, Depth: q.Depth, Executing: q.Executing, Peer: q.Peer,
 			Counters: counters(&q.Counters), Read: latency(&q.Read), Write: latency(&q.Write),
 		})
+	}
+	return s
+}
+
+func hostStatus(h *target.HostStatus) HostStatus {
+	s := HostStatus{NQN: string(h.NQN), Subsystem: string(h.Subsystem), Controllers: h.Controllers, Counters: counters(&h.Counters)}
+	for i := range h.Namespaces {
+		n := &h.Namespaces[i]
+		s.Namespaces = append(s.Namespaces, HostNamespace{n.NSID, n.Name, counters(&n.Counters), latency(&n.Read), latency(&n.Write)})
 	}
 	return s
 }
