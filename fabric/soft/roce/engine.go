@@ -61,6 +61,7 @@ type engine struct {
 	timers timers
 	stats  rc.Stats
 	lost   uint64 // packets for nobody
+	strewn uint64 // packets for another engine
 }
 
 // stray is a packet that came to an engine that does not have its QP.
@@ -79,7 +80,7 @@ func newEngine(d *device) (*engine, error) {
 		d.socks.give(index)
 		return nil, fmt.Errorf("receive buffers: %w", err)
 	}
-	e.tx.fd, e.tx.source, e.tx.gso = p.tx, p.source, !d.opts().NoGSO
+	e.tx.fd, e.tx.source, e.tx.gso, e.tx.sys = p.tx, p.source, !d.opts().NoGSO, sendMessages
 	e.tx.batch.init(d.Limits().MaxSGE)
 	e.timer = time.AfterFunc(time.Hour, e.wake)
 	e.timer.Stop()
@@ -185,6 +186,7 @@ func (e *engine) dispatch(from netip.Addr, p *wire.Packet, b []byte, now time.Du
 	if q == nil || q.Num() != qpn {
 		if q = e.find(qpn); q == nil {
 			if qpn == wire.GSIQP || qpn&groupMask != e.index {
+				e.strewn++
 				e.dev.forward(from, qpn, b)
 			} else {
 				e.lost++

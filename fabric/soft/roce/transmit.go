@@ -12,6 +12,7 @@ import (
 // once is copied, for the memory it came from may be gone when it does.
 type transmitter struct {
 	fd     int
+	sys    func(fd int, ms []message) (int, unix.Errno) // sendMessages
 	source netip.AddrPort
 	gso    bool
 	batch  batch
@@ -43,7 +44,7 @@ func (t *transmitter) send() bool {
 	ms := t.batch.seal()
 	for len(ms) > 0 {
 		t.calls++
-		n, e := sendMessages(t.fd, ms)
+		n, e := t.sys(t.fd, ms)
 		if e == 0 {
 			ms = ms[n:]
 			continue
@@ -96,7 +97,7 @@ func (t *transmitter) retry() bool {
 	for ; t.from < len(t.left); t.from++ {
 		l := &t.left[t.from]
 		t.calls++
-		_, e := sendMessages(t.fd, t.single(l.path, t.buf[l.off:l.off+l.bytes], l.segment))
+		_, e := t.sys(t.fd, t.single(l.path, t.buf[l.off:l.off+l.bytes], l.segment))
 		switch e {
 		case 0:
 		case unix.EAGAIN, unix.ENOBUFS:
