@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nvmf-go/nvmf/backend"
@@ -22,13 +23,16 @@ type backendState struct {
 // much address space is set aside.
 const memHeadroom = 16
 
+// fileEngines are the engines of a file by their names in the configuration.
+var fileEngines = map[string]file.Engine{"auto": file.EngineAuto, "io_uring": file.EngineURing, "threads": file.EnginePool}
+
 func openBackend(b config.Backend) (dev backend.Device, err error) {
 	switch b.Type {
 	case "file":
 		dev, err = file.Open(file.Options{
 			Path: b.Path, Size: uint64(b.Size), BlockSize: uint32(b.BlockSize), ReadOnly: b.ReadOnly,
 			Create: b.Size > 0 && !b.ReadOnly, Grow: !b.ReadOnly,
-			Engine: file.Engine(b.Engine), Direct: file.Direct(b.Direct),
+			Engine: fileEngines[b.Engine], Direct: file.Direct(b.Direct),
 		})
 	case "mem":
 		dev, err = mem.Open(mem.Options{
@@ -105,13 +109,29 @@ func (d *Daemon) openBackends(f *config.File, r *Result) {
 		}
 		dev, err := d.open(b)
 		if err != nil {
-			r.fail(err)
+			r.fail(fmt.Errorf("%w%s", err, without(f, b.Name)))
 			continue
 		}
 		d.backends[b.Name] = &backendState{b, dev}
 		info := dev.Info()
 		r.did("backend %s: %s, %d blocks of %d bytes, %s", b.Name, b.Type, info.Blocks, info.BlockSize, info.Engine)
 	}
+}
+
+// without says which namespaces there cannot be without a backend.
+func without(f *config.File, name string) string {
+	var missing []string
+	for _, s := range f.Subsystems {
+		for _, n := range s.Namespaces {
+			if n.Backend == name {
+				missing = append(missing, fmt.Sprintf("%s namespace %d", s.NQN, n.NSID))
+			}
+		}
+	}
+	if missing == nil {
+		return ""
+	}
+	return " (hence no " + strings.Join(missing, ", ") + ")"
 }
 
 // closeBackends closes backends that f has no more or has changed.

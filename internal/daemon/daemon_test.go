@@ -182,7 +182,7 @@ func TestMissingBackend(t *testing.T) {
 		t.Errorf("the other namespace: %v", err)
 	}
 	res := r.d.Reload(r.ctx, r.config(conf))
-	if len(res.Errors) != 2 || !errors.Is(res.Errors[0], os.ErrNotExist) {
+	if len(res.Errors) != 1 || !errors.Is(res.Errors[0], os.ErrNotExist) || !strings.Contains(res.Errors[0].Error(), "hence no "+nqnA+" namespace 1") {
 		t.Errorf("errors: %v", res.Errors)
 	}
 	r.file("none.img", 1<<20)

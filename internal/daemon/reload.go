@@ -249,8 +249,7 @@ func (d *Daemon) addNamespace(s *subsystemState, n config.Namespace, r *Result) 
 	fail := func(err error) { r.fail(fmt.Errorf("subsystem %s namespace %d: %w", s.cfg.NQN, n.NSID, err)) }
 	b := d.backends[n.Backend]
 	if b == nil {
-		fail(fmt.Errorf("backend %s is not open", n.Backend))
-		return
+		return // could not be opened, and the error says so
 	}
 	cfg := target.NamespaceConfig{NSID: n.NSID, Device: b.dev, Name: n.Backend, ReadOnly: n.ReadOnly}
 	var err error

@@ -46,6 +46,12 @@ func (l *logBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // has says whether a line of the log has s in it.
 func (l *logBuffer) has(s string) bool {
 	l.mu.Lock()
