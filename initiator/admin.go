@@ -23,13 +23,13 @@ func (c *Controller) Admin(ctx context.Context, cmd nvme.Command, data []byte) (
 	if len(cmd) != nvme.SQESize {
 		return 0, fmt.Errorf("an SQE of %d bytes: expected %d", len(cmd), nvme.SQESize)
 	}
-	if len(data) > c.MaxTransfer() {
-		return 0, fmt.Errorf("%d bytes: %w: %d", len(data), ErrTooLarge, c.MaxTransfer())
-	}
 	if !c.usable() {
 		if err := c.waitLive(ctx, nil); err != nil {
 			return 0, err
 		}
+	}
+	if len(data) > c.MaxTransfer() {
+		return 0, fmt.Errorf("%d bytes: %w: %d", len(data), ErrTooLarge, c.MaxTransfer())
 	}
 	return c.run(ctx, cmd, data, c.cfg.AdminTimeout)
 }
@@ -99,8 +99,8 @@ func (c *Controller) IOCommand(ctx context.Context, cmd nvme.Command, data []byt
 	if len(cmd) != nvme.SQESize {
 		return 0, fmt.Errorf("an SQE of %d bytes: expected %d", len(cmd), nvme.SQESize)
 	}
-	if len(data) > c.MaxTransfer() {
-		return 0, fmt.Errorf("%d bytes: %w: %d", len(data), ErrTooLarge, c.MaxTransfer())
+	if most := c.MaxTransfer(); most > 0 && len(data) > most {
+		return 0, fmt.Errorf("%d bytes: %w: %d", len(data), ErrTooLarge, most)
 	}
 	r, err := newDataRequest(cmd, data, c.cfg.IOTimeout)
 	if err != nil {

@@ -73,7 +73,7 @@ func (c *Controller) refreshANA(a *association) {
 		ctx, cancel := within(c.ctx, c.cfg.AdminTimeout)
 		defer cancel()
 		if err := c.readANA(ctx, a); err == nil {
-			c.disp.changed()
+			c.changed()
 		}
 	})
 }

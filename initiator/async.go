@@ -69,9 +69,10 @@ type Queue struct {
 
 	// The user's: the caller's in a method, else the manager's for a moment.
 
-	doubts []uint16 // sent once; not to be sent again before their time
-	polls  uint
-	closed bool
+	doubts   []uint16 // sent once; not to be sent again before their time
+	polls    uint
+	closed   bool // takes no more
+	returned bool // q is an engine's again
 }
 
 // Queue takes an I/O queue of the namespace's controller for the caller alone.
@@ -100,7 +101,7 @@ func (n *Namespace) Queue(ctx context.Context) (*Queue, error) {
 // take gives p the last queue that has an engine, once the engine has ended.
 func (c *Controller) take(ctx context.Context, p *Queue) (*queue, error) {
 	c.mu.Lock()
-	i, a := len(c.ioEngines)-1, c.assoc.Load()
+	i, a := len(c.ioEngines)-1, c.latest()
 	for i >= 0 && (c.ioEngines[i] == nil || i >= a.ioQueues) {
 		i--
 	}
@@ -329,6 +330,9 @@ func (p *Queue) Reap(done []Result) (n int, err error) {
 	p.enter()
 	defer p.leave()
 	q := p.q
+	if p.returned {
+		return 0, errClosed
+	}
 	if q.finished.len() < len(done) {
 		p.turn()
 	}
@@ -349,7 +353,7 @@ func (p *Queue) Reap(done []Result) (n int, err error) {
 // Config.Spin, then sleeps.
 func (p *Queue) Wait(ctx context.Context) error {
 	for start := monotonic(); ; {
-		if p.ready(false) {
+		if over, _ := p.ready(); over {
 			return nil
 		}
 		if monotonic()-start >= int64(p.c.cfg.Spin) {
@@ -361,8 +365,10 @@ func (p *Queue) Wait(ctx context.Context) error {
 	defer w.asleep.Store(false)
 	for {
 		w.asleep.Store(true)
-		if p.ready(true) {
+		if over, armed := p.ready(); over {
 			return nil
+		} else if !armed {
+			continue
 		}
 		p.timer.Reset(p.patience())
 		select {
@@ -374,18 +380,18 @@ func (p *Queue) Wait(ctx context.Context) error {
 	}
 }
 
-// ready says whether Wait is over; arm asks for a wake-up if it is not.
-func (p *Queue) ready(arm bool) bool {
+// ready says whether Wait is over, and if it is not whether there will be a
+// wake-up.
+func (p *Queue) ready() (over, armed bool) {
 	p.enter()
 	defer p.leave()
-	q := p.q
-	if arm && q.qc != nil {
-		if err := q.qc.cq.Arm(); err != nil {
-			q.qc.assoc.fail(err)
-		}
+	if p.returned {
+		return true, false
 	}
+	q := p.q
+	qc := q.arm()
 	p.turn()
-	return q.finished.len() > 0 || q.idle() || p.closed
+	return q.finished.len() > 0 || q.idle() || p.closed, q.qc == qc && !q.needsCheck()
 }
 
 // patience is how long Wait may sleep without a wake-up.
@@ -423,15 +429,13 @@ func (p *Queue) Close() error {
 	}
 	p.enter()
 	defer p.leave()
-	if p.ranges == nil {
+	if p.returned {
 		return nil
 	}
-	p.closed = true
+	p.closed, p.returned = true, true
 	p.timer.Stop()
-	err := p.ranges.Close()
-	p.ranges = nil
 	p.c.giveBack(p.q)
-	return err
+	return p.ranges.Close()
 }
 
 func (p *Queue) drained() bool {

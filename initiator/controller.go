@@ -48,9 +48,8 @@ type Controller struct {
 	provider fabric.Provider
 	devices  *domains
 	bounce   *bounce
-	disp     *dispatcher
-	path     *path // in disp
-	shared   bool  // devices, bounce and disp are a Multipath's
+	disp     *dispatcher // of this controller alone
+	group    *shared     // of a Multipath; nil: devices and bounce are the controller's
 	scratch  *Buffer
 	admin    *engine
 	queues   []*queue // I/O queues, by qid-1
@@ -61,18 +60,19 @@ type Controller struct {
 
 	// Any goroutine.
 
-	state       atomic.Uint32
-	assoc       atomic.Pointer[association] // the latest that was installed
-	building    atomic.Pointer[association] // the one that is being built, if any
-	absent      atomic.Pointer[[]uint32]    // open namespaces that it does not have
-	engines     atomic.Pointer[[]*engine]   // of the I/O queues that are connected and not taken
-	ana         atomic.Pointer[anaTable]    // nil: the controller does not report ANA
-	keysWork    atomic.Bool                 // a command with a key of its own was answered
+	state    atomic.Uint32
+	assoc    atomic.Pointer[association] // the latest that was installed
+	building atomic.Pointer[association] // the one that is being built, if any
+	absent   atomic.Pointer[[]uint32]    // open namespaces that it does not have
+	engines  atomic.Pointer[[]*engine]   // of the I/O queues that are connected and not taken
+	ana      atomic.Pointer[anaTable]    // nil: the controller does not report ANA
+	keysWork atomic.Bool                 // a command with a key of its own was answered
 
 	mu         sync.Mutex
-	ioEngines  []*engine // by qid-1; nil while a Queue has the queue
-	taken      []*Queue  // by qid-1
-	namespaces map[uint32]*Namespace
+	ioEngines  []*engine             // by qid-1; nil while a Queue has the queue
+	taken      []*Queue              // by qid-1
+	namespaces map[uint32]*Namespace // opened here
+	attached   map[uint32]*Namespace // opened on the Multipath
 	attempt    attemptStatus
 	suspicions int  // associations that ended without ever ending a key
 	plainKeys  bool // no windows any more
@@ -96,39 +96,30 @@ func Connect(ctx context.Context, p fabric.Provider, cfg Config) (*Controller, e
 	if err != nil {
 		return nil, err
 	}
-	s := newShared(cfg.FastIOFail, cfg.BounceMemory, Failover)
-	c, err := connect(ctx, p, cfg, s, false)
-	if err != nil {
-		s.close(err)
-		return nil, err
-	}
-	return c, nil
+	return connect(ctx, p, cfg, nil)
 }
 
-// shared is what the controllers of a Multipath have in common; a lone
-// controller has its own.
+// shared is what the controllers of a Multipath have in common.
 type shared struct {
 	devices *domains
 	bounce  *bounce
 	disp    *dispatcher
 }
 
-func newShared(fastFail time.Duration, memory int, p Policy) *shared {
-	return &shared{devices: new(domains), bounce: newBounce(memory), disp: newDispatcher(fastFail, p)}
-}
-
-func (s *shared) close(err error) {
-	s.disp.close(err)
-	s.bounce.close()
-}
-
-// connect makes a controller and connects it for the first time.
-func connect(ctx context.Context, p fabric.Provider, cfg Config, s *shared, isShared bool) (*Controller, error) {
+// connect makes a controller and connects it for the first time. One that is
+// part of a Multipath is tried again when that fails, unless there is no use:
+// then it is returned with the error.
+func connect(ctx context.Context, p fabric.Provider, cfg Config, group *shared) (*Controller, error) {
 	c := &Controller{
-		cfg: cfg, provider: p, devices: s.devices, bounce: s.bounce, disp: s.disp, shared: isShared,
-		managed: make(chan struct{}), namespaces: make(map[uint32]*Namespace),
+		cfg: cfg, provider: p, group: group, disp: newDispatcher(cfg.FastIOFail, Failover),
+		managed: make(chan struct{}), namespaces: make(map[uint32]*Namespace), attached: make(map[uint32]*Namespace),
 	}
-	c.path = &path{c: c}
+	if group != nil {
+		c.devices, c.bounce = group.devices, group.bounce
+	} else {
+		c.devices, c.bounce = new(domains), newBounce(cfg.BounceMemory)
+	}
+	c.disp.add(c)
 	var err error
 	if c.scratch, err = newPlainBuffer(scratchSize); err != nil {
 		return nil, err
@@ -145,13 +136,15 @@ func connect(ctx context.Context, p fabric.Provider, cfg Config, s *shared, isSh
 	}
 	c.taken = make([]*Queue, cfg.IOQueues)
 	a, err := c.build(ctx)
-	if err != nil {
+	if err != nil && (group == nil || permanent(err)) {
 		c.end()
 		return nil, err
 	}
-	s.disp.add(c.path)
-	go c.manage(a)
-	return c, nil
+	if group != nil {
+		group.disp.add(c)
+	}
+	go c.manage(a, err)
+	return c, err
 }
 
 func (c *Controller) log() *logrus.Logger { return c.cfg.Log }
@@ -179,8 +172,16 @@ func (c *Controller) setState(s State) bool {
 	if fn := c.cfg.Handler.State; fn != nil {
 		c.notices.add(func() { fn(c, s) })
 	}
-	c.disp.changed()
+	c.changed()
 	return true
+}
+
+// changed has requests that are held looked at anew.
+func (c *Controller) changed() {
+	c.disp.changed()
+	if c.group != nil {
+		c.group.disp.changed()
+	}
 }
 
 // usable says whether commands can be sent now.
@@ -297,7 +298,10 @@ func (c *Controller) Close() error {
 func (c *Controller) end() {
 	c.cancel(errClosed)
 	c.setState(StateClosed)
-	c.disp.remove(c.path)
+	if c.group != nil {
+		c.group.disp.remove(c)
+	}
+	c.disp.refuse(errClosed)
 	c.admin.stop()
 	c.mu.Lock()
 	engines := c.ioEngines
@@ -319,7 +323,11 @@ func (c *Controller) end() {
 		}
 	}
 	c.notices.close()
+	c.disp.close(errClosed)
 	_ = c.scratch.Close() // its registrations went with the last device
+	if c.group == nil {
+		c.bounce.close()
+	}
 }
 
 // Status is a snapshot of a controller, with the settings that are in effect.
@@ -383,28 +391,34 @@ func (a *association) local() netip.AddrPort {
 
 // ID is the controller ID.
 func (c *Controller) ID() uint16 {
+	return c.latest().cntlid
+}
+
+// latest is the latest association; an empty one when there was none yet, on a
+// path that was never connected.
+func (c *Controller) latest() *association {
 	if a := c.assoc.Load(); a != nil {
-		return a.cntlid
+		return a
 	}
-	return 0
+	return new(association)
 }
 
 // Identity is Identify Controller as it was read when the controller was
 // connected last.
 func (c *Controller) Identity() *nvme.IdentifyController {
-	id := c.assoc.Load().id
+	id := c.latest().id
 	return &id
 }
 
 // Capabilities is CAP, and Version VS, as read when the controller was connected
 // last.
-func (c *Controller) Capabilities() nvme.Capabilities { return c.assoc.Load().cap }
+func (c *Controller) Capabilities() nvme.Capabilities { return c.latest().cap }
 
 // Version is the version of the specification that the controller follows.
-func (c *Controller) Version() nvme.Version { return c.assoc.Load().version }
+func (c *Controller) Version() nvme.Version { return c.latest().version }
 
 // MaxTransfer is the number of bytes that one command may move.
-func (c *Controller) MaxTransfer() int { return c.assoc.Load().transfer }
+func (c *Controller) MaxTransfer() int { return c.latest().transfer }
 
 // invalidate is whether to use memory windows: what the configuration says,
 // until a target seems to die of it.

@@ -45,9 +45,6 @@ func ParsePolicy(s string) (Policy, error) {
 	return 0, fmt.Errorf("policy %q: expected one of %v", s, policyNames)
 }
 
-// path is a controller as a dispatcher sees it.
-type path struct{ c *Controller }
-
 // maxRetries is how often a command is sent again for its status.
 const maxRetries = 64
 
@@ -60,8 +57,8 @@ type dispatcher struct {
 	fastFail time.Duration // negative: none
 	policy   Policy
 
-	paths atomic.Pointer[[]*path] // written with mu held
-	turn  atomic.Uint32           // of RoundRobin
+	paths atomic.Pointer[[]*Controller] // written with mu held
+	turn  atomic.Uint32                 // of RoundRobin
 
 	mu     sync.Mutex
 	held   requestList
@@ -72,22 +69,22 @@ type dispatcher struct {
 
 func newDispatcher(fastFail time.Duration, p Policy) *dispatcher {
 	d := &dispatcher{fastFail: fastFail, policy: p}
-	d.paths.Store(new([]*path))
+	d.paths.Store(new([]*Controller))
 	d.timer = time.AfterFunc(math.MaxInt64, d.changed)
 	return d
 }
 
-func (d *dispatcher) add(p *path) {
+func (d *dispatcher) add(c *Controller) {
 	d.mu.Lock()
-	list := append(slices.Clone(*d.paths.Load()), p)
+	list := append(slices.Clone(*d.paths.Load()), c)
 	d.paths.Store(&list)
 	d.mu.Unlock()
 	d.changed()
 }
 
-func (d *dispatcher) remove(p *path) {
+func (d *dispatcher) remove(c *Controller) {
 	d.mu.Lock()
-	list := slices.DeleteFunc(slices.Clone(*d.paths.Load()), func(o *path) bool { return o == p })
+	list := slices.DeleteFunc(slices.Clone(*d.paths.Load()), func(o *Controller) bool { return o == c })
 	d.paths.Store(&list)
 	d.mu.Unlock()
 	d.changed()
@@ -211,8 +208,8 @@ func (d *dispatcher) changed() {
 
 // updateDownLocked keeps the time since when no controller is live. mu is held.
 func (d *dispatcher) updateDownLocked(now int64) {
-	for _, p := range *d.paths.Load() {
-		if p.c.usable() {
+	for _, c := range *d.paths.Load() {
+		if c.usable() {
 			d.down = 0
 			return
 		}
@@ -254,10 +251,10 @@ func (d *dispatcher) verdictLocked(r *request, now int64) (int64, error) {
 // hopeless is an error when no controller will ever come back.
 func (d *dispatcher) hopeless() error {
 	var err error = errClosed
-	for _, p := range *d.paths.Load() {
-		switch p.c.State() {
+	for _, c := range *d.paths.Load() {
+		switch c.State() {
 		case StateLost:
-			err = p.c.lostForGood()
+			err = c.lostForGood()
 		case StateClosed:
 		default:
 			return nil
@@ -268,9 +265,9 @@ func (d *dispatcher) hopeless() error {
 
 // why is what is wrong with one of the controllers.
 func (d *dispatcher) why() error {
-	for _, p := range *d.paths.Load() {
-		if !p.c.usable() {
-			return p.c.lostError()
+	for _, c := range *d.paths.Load() {
+		if !c.usable() {
+			return c.lostError()
 		}
 	}
 	return fmt.Errorf("the namespace is not accessible")
@@ -281,7 +278,7 @@ func (d *dispatcher) why() error {
 func (d *dispatcher) pick(nsid uint32) *Controller {
 	list := *d.paths.Load()
 	if len(list) == 1 {
-		if c := list[0].c; c.usable() && rank(c.access(nsid)) > 0 {
+		if c := list[0]; c.usable() && rank(c.access(nsid)) > 0 {
 			return c
 		}
 		return nil
@@ -293,7 +290,7 @@ func (d *dispatcher) pick(nsid uint32) *Controller {
 	var best *Controller
 	bestRank, bestLoad := 0, 0
 	for i := range list {
-		c := list[(start+i)%len(list)].c
+		c := list[(start+i)%len(list)]
 		r := rank(c.access(nsid))
 		if r < bestRank || r == 0 || !c.usable() {
 			continue
@@ -320,13 +317,18 @@ func rank(s nvme.ANAState) int {
 	return 0
 }
 
-// close fails everything that is held and all that comes.
-func (d *dispatcher) close(err error) {
+// refuse fails everything that is held and all that comes.
+func (d *dispatcher) refuse(err error) {
 	d.mu.Lock()
 	if d.closed == nil {
 		d.closed = err
 	}
-	d.timer.Stop()
 	d.mu.Unlock()
 	d.changed()
+}
+
+// close is refuse, at the end.
+func (d *dispatcher) close(err error) {
+	d.refuse(err)
+	d.timer.Stop()
 }

@@ -219,13 +219,9 @@ func (e *engine) idle() {
 		return
 	}
 	q.w.asleep.Store(true)
-	if q.qc != nil {
-		if err := q.qc.cq.Arm(); err != nil {
-			q.qc.assoc.fail(err)
-		}
-	}
+	armed := q.arm()
 	now := monotonic()
-	if e.turn(now) || e.pending.Load() || q.needsCheck() {
+	if e.turn(now) || e.pending.Load() || q.needsCheck() || q.qc != armed || e.finished() {
 		q.w.asleep.Store(false)
 		return
 	}
@@ -239,6 +235,17 @@ func (e *engine) idle() {
 	case <-e.timer.C:
 	}
 	q.w.asleep.Store(false)
+}
+
+// arm asks the connection there is for a wake-up, and returns it: with another
+// one there will be none.
+func (q *queue) arm() *qconn {
+	if q.qc != nil {
+		if err := q.qc.cq.Arm(); err != nil {
+			q.qc.assoc.fail(err)
+		}
+	}
+	return q.qc
 }
 
 // needsCheck says whether check has something to do.

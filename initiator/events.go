@@ -64,7 +64,7 @@ func (c *Controller) handle(a *association, e nvme.AsyncEvent) {
 		if err := c.readANA(ctx, a); err != nil {
 			c.log().Warnf("initiator: %v: ANA log: %v", c, err)
 		}
-		c.disp.changed()
+		c.changed()
 		if h.ANA != nil {
 			h.ANA(c)
 		}

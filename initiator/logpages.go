@@ -61,7 +61,7 @@ func readLog[T any, P interface {
 // ErrorLog reads up to n entries of log page 01h, the newest first; n of 0 reads
 // as many as the controller keeps. Entries that are not used are left out.
 func (c *Controller) ErrorLog(ctx context.Context, n int) ([]nvme.ErrorEntry, error) {
-	most := int(c.assoc.Load().id.ELPE) + 1
+	most := int(c.latest().id.ELPE) + 1
 	if n <= 0 || n > most {
 		n = most
 	}
@@ -104,7 +104,7 @@ func (c *Controller) ChangedNamespaces(ctx context.Context) (nvme.NSList, error)
 
 // ANALog reads log page 0Ch.
 func (c *Controller) ANALog(ctx context.Context) (change uint64, groups []nvme.ANAGroup, err error) {
-	size, err := c.assoc.Load().anaLogSize()
+	size, err := c.latest().anaLogSize()
 	if err != nil {
 		return 0, nil, err
 	}

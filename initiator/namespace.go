@@ -80,7 +80,7 @@ func (c *Controller) Namespace(ctx context.Context, nsid uint32) (*Namespace, er
 			return nil, err
 		}
 	}
-	info, err := c.examine(ctx, c.assoc.Load(), nsid)
+	info, err := c.examine(ctx, c.latest(), nsid)
 	if err != nil {
 		return nil, err
 	}
@@ -193,13 +193,16 @@ func (c *Controller) recheck(ctx context.Context) error {
 	for _, n := range c.namespaces {
 		open = append(open, n)
 	}
+	for _, n := range c.attached {
+		open = append(open, n)
+	}
 	c.mu.Unlock()
 	for _, n := range open {
 		if err := c.recheckOne(ctx, n); err != nil {
 			return fmt.Errorf("namespace %d: %w", n.nsid, err)
 		}
 	}
-	c.disp.changed()
+	c.changed()
 	return nil
 }
 
@@ -207,7 +210,7 @@ func (c *Controller) recheck(ctx context.Context) error {
 func (c *Controller) recheckOne(ctx context.Context, n *Namespace) error {
 	a := c.building.Load()
 	if a == nil {
-		a = c.assoc.Load()
+		a = c.latest()
 	}
 	info, err := c.examine(ctx, a, n.nsid)
 	have := n.info.Load()
@@ -225,7 +228,7 @@ func (c *Controller) recheckOne(ctx context.Context, n *Namespace) error {
 		return nil
 	}
 	c.setAbsent(n.nsid, true)
-	n.gone.Store(c.disp.absent(n.nsid))
+	n.gone.Store(n.disp.absent(n.nsid))
 	return nil
 }
 
@@ -272,8 +275,8 @@ func (c *Controller) lacks(nsid uint32) bool {
 
 // absent says whether a namespace is missing on every controller.
 func (d *dispatcher) absent(nsid uint32) bool {
-	for _, p := range *d.paths.Load() {
-		if !p.c.lacks(nsid) {
+	for _, c := range *d.paths.Load() {
+		if !c.lacks(nsid) {
 			return false
 		}
 	}

@@ -11,9 +11,12 @@ import (
 )
 
 // manage is the goroutine that looks after the controller's associations, from
-// the first, a, on.
-func (c *Controller) manage(a *association) {
+// the first on; when that did not come about, err says why.
+func (c *Controller) manage(a *association, err error) {
 	defer close(c.managed)
+	if a == nil {
+		a = c.replace(err)
+	}
 	for a != nil {
 		select {
 		case <-a.done:
@@ -25,13 +28,9 @@ func (c *Controller) manage(a *association) {
 	}
 	<-c.ctx.Done() // a lost controller waits for Close
 	c.end()
-	if !c.shared {
-		(&shared{devices: c.devices, bounce: c.bounce, disp: c.disp}).close(errClosed)
-	}
 }
 
-// recover replaces an association that is lost. It is nil when the controller
-// is closed or given up.
+// recover takes apart an association that is lost, and replaces it.
 func (c *Controller) recover(a *association) *association {
 	cause := a.reason()
 	c.note(cause, 0, time.Time{})
@@ -39,18 +38,32 @@ func (c *Controller) recover(a *association) *association {
 	c.log().Warnf("initiator: %v: connection lost: %v", c, cause)
 	c.tearDown(a)
 	c.suspect(a)
-	next, err := c.reconnect(time.Now())
-	if err != nil {
-		c.note(err, -1, time.Time{})
-		if c.ctx.Err() == nil {
-			c.log().Errorf("initiator: %v: given up: %v", c, err)
-			c.setState(StateLost)
-			c.failQueues(c.lostForGood())
-		}
-		return nil
+	return c.replace(cause)
+}
+
+// replace finds a new association for one that is lost, or was never there. It
+// is nil when the controller is closed or given up.
+func (c *Controller) replace(cause error) *association {
+	c.note(cause, 0, time.Time{})
+	c.setState(StateReconnecting)
+	a, err := c.reconnect(time.Now())
+	if err == nil {
+		c.log().Infof("initiator: %v: reconnected as controller %d", c, a.cntlid)
+		return a
 	}
-	c.log().Infof("initiator: %v: reconnected as controller %d", c, next.cntlid)
-	return next
+	c.note(err, -1, time.Time{})
+	if c.ctx.Err() == nil {
+		c.log().Errorf("initiator: %v: given up: %v", c, err)
+		c.setState(StateLost)
+		c.failQueues(c.lostForGood())
+	}
+	return nil
+}
+
+// permanent says whether trying again is of no use.
+func permanent(err error) bool {
+	var ce *ConnectError
+	return errors.As(err, &ce) && ce.Permanent()
 }
 
 // note keeps what is known of reconnecting; attempt -1 leaves the count alone.
@@ -111,11 +124,10 @@ func (c *Controller) reconnect(since time.Time) (*association, error) {
 		if err == nil {
 			return a, nil
 		}
-		var ce *ConnectError
 		switch {
 		case c.ctx.Err() != nil:
 			return nil, err
-		case errors.As(err, &ce) && ce.Permanent():
+		case permanent(err):
 			return nil, fmt.Errorf("the target refuses for good: %w", err)
 		case c.cfg.CtrlLossTimeout >= 0 && time.Since(since) >= c.cfg.CtrlLossTimeout:
 			return nil, fmt.Errorf("not connected for %v: %w", c.cfg.CtrlLossTimeout, err)

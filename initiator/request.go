@@ -26,7 +26,7 @@ type request struct {
 	timeout int64 // ns
 	changes bool
 	nsid    uint32
-	ns      *Namespace  // nil: none that is looked after
+	ns      *Namespace     // nil: none that is looked after
 	route   *dispatcher    // where it goes when its association is lost; nil: it fails
 	then    func(*request) // instead of waking a caller
 	discard func(*request) // for a request whose caller has left
