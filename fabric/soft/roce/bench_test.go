@@ -57,7 +57,7 @@ func newBenchEndFor(b testing.TB, p *Provider, local, remote netip.Addr) *benchE
 	for i := 0; i < e.mem.Len(); i += 4096 {
 		e.mem.Bytes()[i] = byte(i >> 12)
 	}
-	e.mr, err = e.dev.Register(e.mem, fabric.AccessLocalWrite|fabric.AccessRemoteRead|fabric.AccessRemoteWrite)
+	e.mr, err = e.dev.Register(e.mem, fabric.AccessLocalWrite|fabric.AccessRemoteRead|fabric.AccessRemoteWrite|fabric.AccessRemoteAtomic)
 	check()
 	b.Cleanup(func() { e.closeAll(b) })
 	return e

@@ -1,0 +1,183 @@
+//go:build lab
+
+package roce
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/soft/psn"
+	"github.com/nvmf-go/nvmf/fabric/soft/rc"
+	"github.com/nvmf-go/nvmf/fabric/soft/wire"
+)
+
+// perftest's programs exchange QP numbers and keys over TCP and connect their
+// QPs themselves. The client writes and waits for an answer of the same size
+// each time: keys first, barriers and results later, for all of which an echo
+// will do.
+const perftestKeys = 108 // bytes of a message with keys
+
+// perftestPeer is the server's end.
+type perftestPeer struct {
+	*interopEnd
+	tcp  net.Conn
+	keys string
+}
+
+// connect answers the client's keys and connects the QPs.
+func (p *perftestPeer) connect(remote netip.Addr) error {
+	b := make([]byte, 4096)
+	for n := 0; n != perftestKeys; { // before the keys: version, sizes, path MTU
+		var err error
+		if n, err = p.tcp.Read(b); err == nil && n != perftestKeys {
+			_, err = p.tcp.Write(b[:n])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	b = b[:perftestKeys]
+	var lid, reads, qpn, seq, rkey uint32
+	var va uint64
+	if _, err := fmt.Sscanf(string(b), "%x:%x:%x:%x:%x:%x:", &lid, &reads, &qpn, &seq, &rkey, &va); err != nil {
+		return fmt.Errorf("keys %q: %w", b, err)
+	}
+	d := p.dev.(*device)
+	cfg := p.config()
+	cfg.Setup = nil
+	c, err := newConn(d, &cfg)
+	if err != nil {
+		return err
+	}
+	c.Remote = netip.AddrPortFrom(remote, 0)
+	c.recvPSN = psn.New(seq)
+	ours := psn.Value(0x123456)
+	err = c.start(rc.Config{
+		MTU: d.mtu.Bytes(), DestQPN: qpn, SendPSN: ours, ORD: 1, IRD: maxReads, RetryCount: 7, RNRRetry: 7, AckTimeout: wire.AckTimeout(17),
+	})
+	if err != nil {
+		return err
+	}
+	p.conn, p.qp = c, c.qp
+	gid := d.addr.As16()
+	var hex []string
+	for _, v := range gid {
+		hex = append(hex, fmt.Sprintf("%02x", v))
+	}
+	p.keys = fmt.Sprintf("%04x:%04x:%06x:%06x:%08x:%016x:%s:%08x:", 0, 1, c.qp.Num(), uint32(ours), p.mr.RKey(), p.mem.Addr()+rpingData, strings.Join(hex, ":"), 0)
+	p.keys += "\x00" // the size of the message counts it
+	if len(p.keys) < perftestKeys {
+		p.keys += strings.Repeat("\x00", perftestKeys-len(p.keys))
+	}
+	_, err = io.WriteString(p.tcp, p.keys[:perftestKeys])
+	return err
+}
+
+// echo answers until the client closes.
+func (p *perftestPeer) echo() error {
+	b := make([]byte, 4096)
+	for {
+		n, err := p.tcp.Read(b)
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case n == perftestKeys:
+			_, err = io.WriteString(p.tcp, p.keys[:perftestKeys])
+		default:
+			_, err = p.tcp.Write(b[:n])
+		}
+		if err != nil {
+			return nil // the client has closed behind its last message
+		}
+	}
+}
+
+// serve polls until the client has closed, with receives of size bytes posted.
+func (p *perftestPeer) serve(size int, done <-chan error) (received int, err error) {
+	post := func(n int) {
+		sge := []fabric.SGE{{Addr: p.mem.Addr() + rpingData, Length: uint32(size), LKey: p.mr.LKey()}}
+		for range n {
+			_, _ = p.qp.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, sge)
+		}
+	}
+	post(60)
+	for {
+		select {
+		case err := <-done:
+			return received, err
+		default:
+		}
+		n, err := p.cq.Poll(p.wc)
+		if err != nil {
+			return received, err
+		}
+		for _, c := range p.wc[:n] {
+			if c.Status != fabric.StatusSuccess {
+				return received, fmt.Errorf("%v: %v", c.Op, c.Status)
+			}
+			received++
+		}
+		post(n)
+		if n == 0 {
+			time.Sleep(20 * time.Microsecond)
+		}
+	}
+}
+
+// perftest's clients on the kernel's rxe against a responder of ours.
+func TestInteropPerftest(t *testing.T) {
+	const iterations = 200
+	for _, c := range []struct {
+		tool string
+		size int
+		args []string
+	}{
+		{"ib_send_bw", 64, nil}, {"ib_send_bw", 65536, nil}, {"ib_write_bw", 4096, nil}, {"ib_write_bw", 65536, nil},
+		{"ib_read_bw", 4096, nil}, {"ib_read_bw", 65536, nil},
+		{"ib_atomic_bw", 8, []string{"-A", "FETCH_AND_ADD"}}, {"ib_atomic_bw", 8, []string{"-A", "CMP_AND_SWAP"}},
+	} {
+		t.Run(fmt.Sprintf("%s/%d/%s", c.tool, c.size, strings.Join(c.args, "")), func(t *testing.T) {
+			l, err := net.Listen("tcp", ourAddrs[0]+":18515")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			p := &perftestPeer{interopEnd: newInteropEnd(t, newProvider(t, Options{}), ourAddrs[0])}
+			args := append([]string{"-d", "rxe0", "-F", "-n", fmt.Sprint(iterations)}, c.args...)
+			if c.tool != "ib_atomic_bw" {
+				args = append(args, "-s", fmt.Sprint(c.size))
+			}
+			wait := onKernel(t, c.tool, append(args, ourAddrs[0])...)
+			if p.tcp, err = l.Accept(); err != nil {
+				t.Fatal(err)
+			}
+			defer p.tcp.Close()
+			if err := p.connect(netip.MustParseAddr(kernelAddrs[0])); err != nil {
+				t.Fatalf("%v\n%.3000s", err, wait())
+			}
+			done := make(chan error, 1)
+			go func() { done <- p.echo() }()
+			received, err := p.serve(c.size, done)
+			if err != nil {
+				t.Errorf("%v; %v", err, p.stats())
+			}
+			if c.tool == "ib_send_bw" && received < iterations {
+				t.Errorf("%d of %d messages received", received, iterations)
+			}
+			out := wait()
+			if !regexp.MustCompile(fmt.Sprintf(`(?m)^ %d +%d +\d`, c.size, iterations)).MatchString(out) {
+				t.Errorf("no result:\n%.3000s", out)
+			}
+			t.Logf("%v", p.stats())
+		})
+	}
+}
