@@ -23,27 +23,7 @@ const (
 )
 
 func run(args []string, stdout, stderr io.Writer) int {
-	app := &cli.App{
-		Name:                   "nvmf-target",
-		Usage:                  "an NVMe over Fabrics/RDMA target",
-		Version:                version.String(),
-		HideVersion:            true,
-		Suggest:                true,
-		UseShortOptionHandling: true,
-		EnableBashCompletion:   true,
-		Writer:                 stdout,
-		ErrWriter:              stderr,
-		ExitErrHandler:         func(*cli.Context, error) {},
-		OnUsageError:           func(_ *cli.Context, err error, _ bool) error { return usageError{err} },
-		Commands:               []*cli.Command{serveCommand(), checkCommand(), statusCommand(), reloadCommand(), rdmaCommand(), versionCommand()},
-		Action: func(c *cli.Context) error {
-			if c.Args().Present() {
-				return usagef("unknown command %q; `nvmf-target help` lists them", c.Args().First())
-			}
-			return cli.ShowAppHelp(c)
-		},
-	}
-	err := app.Run(args)
+	err := newApp(stdout, stderr).Run(args)
 	if err == nil {
 		return exitOK
 	}
@@ -55,6 +35,58 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	return exitFail
+}
+
+func newApp(stdout, stderr io.Writer) *cli.App {
+	app := &cli.App{
+		Name:                   "nvmf-target",
+		Usage:                  "an NVMe over Fabrics/RDMA target",
+		Version:                version.String(),
+		HideVersion:            true,
+		Suggest:                true,
+		UseShortOptionHandling: true,
+		EnableBashCompletion:   true,
+		Writer:                 stdout,
+		ErrWriter:              stderr,
+		ExitErrHandler:         func(*cli.Context, error) {},
+		OnUsageError:           onUsageError,
+		Commands:               []*cli.Command{serveCommand(), checkCommand(), statusCommand(), reloadCommand(), rdmaCommand(), versionCommand()},
+		Action: func(c *cli.Context) error {
+			if c.Args().Present() {
+				return unknownCommand(c)
+			}
+			return cli.ShowAppHelp(c)
+		},
+	}
+	tidy(app.Commands)
+	return app
+}
+
+// tidy has usage errors of all commands told in one line.
+func tidy(commands []*cli.Command) {
+	for _, c := range commands {
+		c.OnUsageError = onUsageError
+		c.HideHelpCommand = true
+		tidy(c.Subcommands)
+	}
+}
+
+func onUsageError(_ *cli.Context, err error, _ bool) error { return usageError{err} }
+
+// unknownCommand is the error of a word that is no command.
+func unknownCommand(c *cli.Context) error {
+	word := c.Args().First()
+	return usagef("unknown command %q. %s", word, cli.SuggestCommand(c.Command.Subcommands, word))
+}
+
+// noArguments wraps the action of a command that takes none.
+func noArguments(action cli.ActionFunc) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if c.Args().Present() {
+			return usagef("%s: unexpected argument %q", c.Command.Name, c.Args().First())
+		}
+		return action(c)
+	}
 }
 
 // usageError is a mistake of the command line.
@@ -76,9 +108,9 @@ func versionCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "version",
 		Usage: "print the version",
-		Action: func(c *cli.Context) error {
+		Action: noArguments(func(c *cli.Context) error {
 			fmt.Fprintln(c.App.Writer, "nvmf-target", version.String())
 			return nil
-		},
+		}),
 	}
 }

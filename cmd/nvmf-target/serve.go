@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -66,18 +67,23 @@ func serve(ctx context.Context, f *config.File, log *logrus.Logger) error {
 
 	for s := range signals {
 		if s == syscall.SIGHUP {
-			notify(log, daemon.SdNotifyReloading)
-			if _, err := ctl.Reload(ctx); err != nil {
-				log.Error(err)
-			}
-			notify(log, daemon.SdNotifyReady)
+			go ctl.hangup(ctx) // it may wait for media, and the end must not
 			continue
 		}
 		log.Infof("%v: ending", s)
 		break
 	}
 	notify(log, daemon.SdNotifyStopping)
-	return drain(ctx, d, time.Duration(f.DrainTime), signals, log)
+	return drain(ctx, d.DrainTime(), d.Close, signals, log)
+}
+
+// hangup is what SIGHUP does.
+func (c *control) hangup(ctx context.Context) {
+	notify(c.log, daemon.SdNotifyReloading)
+	if _, err := c.Reload(ctx); err != nil {
+		c.log.Error(err)
+	}
+	notify(c.log, daemon.SdNotifyReady)
 }
 
 func notify(log *logrus.Logger, state string) {
@@ -86,12 +92,15 @@ func notify(log *logrus.Logger, state string) {
 	}
 }
 
-// drain closes d, at most for limit or until another signal.
-func drain(ctx context.Context, d *target.Daemon, limit time.Duration, signals <-chan os.Signal, log *logrus.Logger) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not ended within %v", limit))
+// drain ends all with end, within limit or until another signal.
+func drain(ctx context.Context, limit time.Duration, end func(context.Context) error, signals <-chan os.Signal, log *logrus.Logger) error {
+	late := fmt.Errorf("not everything ended within %v", limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- d.Close(ctx) }()
+	go func() { done <- end(ctx) }()
+	const grace = 500 * time.Millisecond // to say what has not ended
+	expired := time.After(limit + grace)
 	for {
 		select {
 		case err := <-done:
@@ -104,8 +113,8 @@ func drain(ctx context.Context, d *target.Daemon, limit time.Duration, signals <
 				continue
 			}
 			return errors.New("ended at once by a second signal")
-		case <-time.After(limit + 500*time.Millisecond):
-			return fmt.Errorf("not everything ended within %v", limit)
+		case <-expired:
+			return late
 		}
 	}
 }
@@ -115,10 +124,14 @@ type control struct {
 	d    *target.Daemon
 	path string
 	log  *logrus.Logger
+
+	mu sync.Mutex // held by Reload: what is read last is in force last
 }
 
 // Reload reads the file again; with mistakes in it nothing changes.
 func (c *control) Reload(ctx context.Context) (*target.Result, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	f, err := config.Load(c.path)
 	if err != nil {
 		return nil, fmt.Errorf("nothing changed: %w", err)

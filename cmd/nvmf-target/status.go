@@ -30,10 +30,7 @@ func statusCommand() *cli.Command {
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "table or json"},
 			&cli.DurationFlag{Name: "interval", Aliases: []string{"i"}, Value: time.Second, Usage: "how long IOPS and bandwidth are measured; 0 shows averages since the start"},
 		},
-		Action: func(c *cli.Context) error {
-			if c.Args().Present() {
-				return usagef("status: unexpected argument %q", c.Args().First())
-			}
+		Action: noArguments(func(c *cli.Context) error {
 			switch c.String("output") {
 			case "json":
 				return statusJSON(c)
@@ -41,7 +38,7 @@ func statusCommand() *cli.Command {
 				return statusTable(c)
 			}
 			return usagef("status: output %q: expected table or json", c.String("output"))
-		},
+		}),
 	}
 }
 
@@ -234,7 +231,7 @@ func reloadCommand() *cli.Command {
 		Name:  "reload",
 		Usage: "make the running daemon read its file again, and say what changed",
 		Flags: []cli.Flag{socketFlag()},
-		Action: func(c *cli.Context) error {
+		Action: noArguments(func(c *cli.Context) error {
 			r, err := admin.NewClient(c.String("socket")).Reload(c.Context)
 			if err != nil {
 				return err
@@ -252,6 +249,6 @@ func reloadCommand() *cli.Command {
 				fmt.Fprintln(c.App.Writer, "nothing changed")
 			}
 			return nil
-		},
+		}),
 	}
 }

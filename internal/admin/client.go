@@ -3,10 +3,12 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/nvmf-go/nvmf/internal/daemon"
@@ -52,6 +54,10 @@ func (c *Client) ask(ctx context.Context, method, path string, v any) error {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
+		var asked *url.Error // which names an URL that nobody knows
+		if errors.As(err, &asked) {
+			err = asked.Err
+		}
 		return fmt.Errorf("no daemon answers on %s: %w", c.path, err)
 	}
 	defer resp.Body.Close()
