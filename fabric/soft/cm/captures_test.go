@@ -34,7 +34,7 @@ func TestCapturedHost(t *testing.T) {
 	for _, name := range []string{captures.RoCEv2MTU1024, captures.RoCEv2MTU4096, captures.RoCEv2IPv6} {
 		ps, mads := managementPackets(t, name)
 		cfg := config(ps[0].Dst.Addr(), 0xb)
-		cfg.MTU = wire.MTU4096
+		cfg.MTU = func() wire.MTU { return wire.MTU4096 }
 		m := New(cfg)
 		conns := map[wire.CommID]*Conn{} // by the host's id
 		var requests, ends int
@@ -101,7 +101,7 @@ func TestRequestLikeLinux(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := New(Config{Addr: ps[0].Src.Addr(), GUID: linux.CAGUID, MTU: linux.PathMTU, FirstComm: linux.LocalComm - 1})
+	m := New(Config{Addr: ps[0].Src.Addr(), GUID: linux.CAGUID, FirstComm: linux.LocalComm - 1})
 	m.Connect(Dial{Peer: ps[0].Dst.Addr(), Source: h.Src, Port: 4420, MTU: linux.PathMTU}, Local{
 		QPN: linux.QPN, StartPSN: linux.StartPSN, IRD: linux.ResponderRes, RetryCount: 7, RNRRetry: 7,
 		AckTimeout: linux.AckTimeout, Private: linux.Private[wire.CMAHeaderLen:],

@@ -35,7 +35,7 @@ type world struct {
 }
 
 func config(addr netip.Addr, guid uint64) Config {
-	return Config{Addr: addr, GUID: guid, MTU: wire.MTU1024, MaxRes: 16, FirstComm: wire.CommID(guid * 0x1000), Listens: func(port uint16) bool { return port == 4420 }}
+	return Config{Addr: addr, GUID: guid, MTU: func() wire.MTU { return wire.MTU1024 }, FirstComm: wire.CommID(guid * 0x1000), Listens: func(port uint16) bool { return port == 4420 }}
 }
 
 func newWorld(t *testing.T, lose ...string) *world {

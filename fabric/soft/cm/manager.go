@@ -29,10 +29,9 @@ const (
 
 // Config is constant for a manager.
 type Config struct {
-	Addr   netip.Addr // ours: the GID
-	GUID   uint64     // of our channel adapter: random for each process
-	MTU    wire.MTU   // the largest path MTU of our link
-	MaxRes uint8      // READs and atomics that a QP of ours can answer
+	Addr netip.Addr      // ours: the GID
+	GUID uint64          // of our channel adapter: random for each process
+	MTU  func() wire.MTU // the largest path MTU of our link, as it is now
 	// FirstComm is where the communication ids begin: random, as an id that
 	// comes back soon is taken for a connection that exists.
 	FirstComm wire.CommID

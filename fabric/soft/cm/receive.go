@@ -53,6 +53,7 @@ func (m *Manager) request(from netip.Addr, mad wire.MAD, now time.Duration) {
 // for one that can.
 func (m *Manager) check(from netip.Addr, req *wire.REQ) (h wire.CMAHeader, reason fabric.RejectReason, info []byte) {
 	port, ours := wire.ServicePort(req.ServiceID)
+	mtu := m.cfg.MTU()
 	switch {
 	case !ours || !m.cfg.Listens(port):
 		return h, fabric.RejectBadServiceID, nil
@@ -61,8 +62,8 @@ func (m *Manager) check(from netip.Addr, req *wire.REQ) (h wire.CMAHeader, reaso
 	case req.RemoteGID != m.cfg.Addr || req.LocalGID != from || req.PKey&0x7fff != 0x7fff:
 		own := m.cfg.Addr.As16()
 		return h, fabric.RejectBadGID, own[:]
-	case !req.PathMTU.Valid() || req.PathMTU > m.cfg.MTU:
-		return h, fabric.RejectMTU, []byte{byte(m.cfg.MTU) << 4}
+	case !req.PathMTU.Valid() || req.PathMTU > mtu:
+		return h, fabric.RejectMTU, []byte{byte(mtu) << 4}
 	case req.QPN < 2:
 		return h, fabric.RejectNoQP, nil
 	}

@@ -33,7 +33,7 @@ type Config struct {
 	// RNRTimer is the timer code of our RNR NAKs (wire.RNRTime).
 	RNRTimer uint8
 	// Window is how many request packets may be unacknowledged at most; 0
-	// means as many as carry 1 MiB, and at least 64.
+	// means 256.
 	Window int
 	// Stats counts, shared by the QPs of one owner; nil counts for nobody.
 	Stats *Stats
@@ -71,7 +71,7 @@ func (q *QP) Start(cfg Config) {
 		cfg.MinTimeout = 4 * time.Millisecond
 	}
 	if cfg.Window == 0 {
-		cfg.Window = max(64, 1<<20/cfg.MTU)
+		cfg.Window = 256
 	}
 	if q.stats = cfg.Stats; q.stats == nil {
 		q.stats = new(Stats)

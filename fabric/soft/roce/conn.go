@@ -122,7 +122,7 @@ func ephemeral() uint16 { return uint16(32768 + rand.IntN(28232)) }
 // path MTU: a peer on a narrower link rejects ours, and the next attempt is
 // with one that it can have.
 func (c *conn) dial(ctx context.Context, private []byte) error {
-	for c.mtu = c.dev.mtu; ; {
+	for c.mtu = c.dev.mtu(); ; {
 		err := c.request(ctx, private)
 		var r *fabric.RejectError
 		if !errors.As(err, &r) || r.Reason != fabric.RejectMTU || c.mtu <= wire.MTU256 {

@@ -47,7 +47,7 @@ func newControl(d *device) (*control, error) {
 		return nil, fmt.Errorf("receive buffers: %w", err)
 	}
 	c.m = cm.New(cm.Config{
-		Addr: d.addr, GUID: d.info.GUID, MTU: d.mtu, MaxRes: maxReads, FirstComm: wire.CommID(random()),
+		Addr: d.addr, GUID: d.info.GUID, MTU: d.mtu, FirstComm: wire.CommID(random()),
 		Listens: func(port uint16) bool { return d.p.listener(netip.AddrPortFrom(d.addr, port)) != nil },
 	})
 	c.timer = time.AfterFunc(time.Hour, c.expire)

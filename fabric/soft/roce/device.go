@@ -3,6 +3,7 @@ package roce
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -35,7 +36,6 @@ type device struct {
 	addr    netip.Addr // without zone
 	zone    int
 	info    fabric.DeviceInfo
-	mtu     wire.MTU
 	socks   *sockets
 	waiter  *waiter
 	control *control
@@ -48,8 +48,7 @@ type device struct {
 // openDevice binds the sockets of an interface's address.
 func openDevice(p *Provider, i iface) (*device, error) {
 	d := &device{p: p, addr: i.addr.WithZone(""), zone: i.index, info: p.describe(i), users: make(map[*engine]int)}
-	d.mtu = wire.MTUOf(d.info.MTU)
-	if d.mtu == 0 {
+	if d.info.MTU == 0 {
 		return nil, opError("open", d.info.Name, fmt.Errorf("%w: an interface MTU of %d is too small for RoCE", fabric.ErrNotSupported, i.mtu))
 	}
 	d.Device = core.NewDevice(d.info.Name, d.info.Limits, &p.guards, d.finish)
@@ -100,8 +99,18 @@ func (d *device) shut() {
 	}
 }
 
-// Info describes the device.
-func (d *device) Info() fabric.DeviceInfo { return d.info }
+// Info describes the device. What can change of an interface is as it is now.
+func (d *device) Info() fabric.DeviceInfo {
+	info := d.info
+	if n, err := net.InterfaceByIndex(d.zone); err == nil {
+		info.PortUp = n.Flags&net.FlagUp != 0
+		info.MTU = d.p.pathMTU(n.MTU, d.addr.Is6())
+	}
+	return info
+}
+
+// mtu is the largest path MTU that the interface allows now.
+func (d *device) mtu() wire.MTU { return wire.MTUOf(d.Info().MTU) }
 
 // NewCompletionQueue makes a CQ.
 func (d *device) NewCompletionQueue(depth int, notify func()) (fabric.CompletionQueue, error) {

@@ -139,9 +139,15 @@ func routeTo(remote netip.Addr) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap(), nil
 }
 
+// pathMTU is the largest path MTU on an interface of that IP MTU, in bytes; 0
+// when there is none.
+func (p *Provider) pathMTU(ipMTU int, v6 bool) int {
+	return min(wire.MTUFor(ipMTU, v6).Bytes(), p.opts.MTU)
+}
+
 // describe is the device of an interface address.
 func (p *Provider) describe(i iface) fabric.DeviceInfo {
-	mtu := min(wire.MTUFor(i.mtu, i.addr.Is6()).Bytes(), p.opts.MTU)
+	mtu := p.pathMTU(i.mtu, i.addr.Is6())
 	note := "software RNIC"
 	switch {
 	case mtu == 0:

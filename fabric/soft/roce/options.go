@@ -32,8 +32,8 @@ type Options struct {
 	// RNRDelay is how long a peer shall wait whose message met no receive; 0
 	// means 0.64 ms. It is rounded up to one of the standard's 32 values.
 	RNRDelay time.Duration
-	// Window is how many packets of one connection may be unacknowledged; 0
-	// means as many as carry 1 MiB.
+	// Window is how many packets of one connection may be unacknowledged at
+	// most; 0 means 256. After losses it is smaller for a while.
 	Window int
 	// DSCP is the class (0 to 63) of all packets whose connection asks for
 	// none.

@@ -60,7 +60,7 @@ func (p *perftestPeer) connect(remote netip.Addr) error {
 	c.recvPSN = psn.New(seq)
 	ours := psn.Value(0x123456)
 	err = c.start(rc.Config{
-		MTU: d.mtu.Bytes(), DestQPN: qpn, SendPSN: ours, ORD: 1, IRD: maxReads, RetryCount: 7, RNRRetry: 7, AckTimeout: wire.AckTimeout(17),
+		MTU: d.mtu().Bytes(), DestQPN: qpn, SendPSN: ours, ORD: 1, IRD: maxReads, RetryCount: 7, RNRRetry: 7, AckTimeout: wire.AckTimeout(17),
 	})
 	if err != nil {
 		return err
