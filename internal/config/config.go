@@ -4,8 +4,11 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/nvmf-go/nvmf/nvme"
 )
 
 // File is a whole configuration. Each field says its default; what is absent
@@ -127,55 +130,45 @@ const (
 	MaxNSID       = 1024
 )
 
+// The setDefaults methods fill a structure in before the file's keys are read
+// into it: a zero that the file has is a zero, and refused where it makes no
+// sense.
+
 func (f *File) setDefaults() {
-	def(&f.Log.Level, "info")
-	def(&f.Log.Format, "text")
-	def(&f.Admin.Socket, DefaultSocket)
-	def(&f.Poll, "adaptive")
-	def(&f.DrainTime, Duration(4*time.Second))
-	def(&f.CNTLID.Min, 1)
-	def(&f.CNTLID.Max, 0xFFEF)
-	f.RDMA.setDefaults(f.positions)
+	f.Poll = "adaptive"
+	f.DrainTime = Duration(4 * time.Second)
+	f.Log.setDefaults()
+	f.Admin.setDefaults()
+	f.RDMA.setDefaults()
+	f.CNTLID.setDefaults()
+}
+
+func (l *Log) setDefaults() { *l = Log{Level: "info", Format: "text"} }
+
+func (a *Admin) setDefaults() { a.Socket = DefaultSocket }
+
+func (c *CNTLIDRange) setDefaults() { *c = CNTLIDRange{1, int(nvme.CNTLIDMax)} }
+
+func (r *RDMA) setDefaults() {
+	*r = RDMA{
+		InCapsule: 4 << 10, QueueDepth: 128, MaxTransfer: 1 << 20, MaxQueues: 64, MaxConnections: 4096, MaxReads: 16,
+		Buffers: 64 << 20, MemoryLimit: 1 << 30, SRQ: "auto", SendInvalidate: "auto",
+	}
+}
+
+func (r *Referral) setDefaults() { *r = Referral{Transport: "rdma", Port: DefaultPort} }
+
+func (l *Listener) setDefaults() { *l = Listener{Transport: "rdma", Provider: "auto", Port: DefaultPort} }
+
+func (b *Backend) setDefaults() { *b = Backend{BlockSize: 512, Engine: "auto", Direct: "auto"} }
+
+func (s *Subsystem) setDefaults() { s.Model = "nvmf" }
+
+// setIDs numbers the listeners that the file gives no number.
+func (f *File) setIDs() {
 	for i := range f.Listeners {
-		l := &f.Listeners[i]
-		def(&l.Transport, "rdma")
-		def(&l.Provider, "auto")
-		def(&l.Port, DefaultPort)
-		def(&l.ID, i+1)
-	}
-	for i := range f.Backends {
-		b := &f.Backends[i]
-		def(&b.BlockSize, 512)
-		def(&b.Engine, "auto")
-		def(&b.Direct, "auto")
-	}
-	for i := range f.Subsystems {
-		def(&f.Subsystems[i].Model, "nvmf")
-	}
-	for i := range f.Discovery.Referrals {
-		def(&f.Discovery.Referrals[i].Transport, "rdma")
-		def(&f.Discovery.Referrals[i].Port, DefaultPort)
-	}
-}
-
-func (r *RDMA) setDefaults(given positions) {
-	if !given.has("rdma.in_capsule") { // 0 is a value of its own
-		r.InCapsule = 4 << 10
-	}
-	def(&r.QueueDepth, 128)
-	def(&r.MaxTransfer, 1<<20)
-	def(&r.MaxQueues, 64)
-	def(&r.MaxConnections, 4096)
-	def(&r.MaxReads, 16)
-	def(&r.Buffers, 64<<20)
-	def(&r.MemoryLimit, 1<<30)
-	def(&r.SRQ, "auto")
-	def(&r.SendInvalidate, "auto")
-}
-
-func def[T comparable](p *T, v T) {
-	var zero T
-	if *p == zero {
-		*p = v
+		if !f.positions.has(fmt.Sprintf("listeners[%d].id", i)) {
+			f.Listeners[i].ID = i + 1
+		}
 	}
 }

@@ -57,7 +57,7 @@ func Parse(path string, b []byte) (*File, error) {
 		return nil, d.errs
 	}
 	d.value(top, reflect.ValueOf(f).Elem(), "")
-	f.setDefaults()
+	f.setIDs()
 	f.validate(d)
 	if len(d.errs) > 0 {
 		return nil, d.errs.sorted()
@@ -154,6 +154,9 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 }
 
 func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path string) {
+	if s, ok := v.Addr().Interface().(interface{ setDefaults() }); ok {
+		s.setDefaults()
+	}
 	if isNull(n) {
 		return
 	}

@@ -23,6 +23,9 @@ func (f *File) validate(d *decoder) {
 	d.oneOf("log.format", f.Log.Format, "text", "json")
 	d.oneOf("poll", f.Poll, "adaptive", "busy", "event")
 	d.within("poll_groups", f.PollGroups, 0, 256)
+	if f.DrainTime == 0 && !d.failed("drain_time") {
+		d.bad("drain_time", "0s", "expected more than nothing, as 4s")
+	}
 	f.Admin.validate(d)
 	f.RDMA.validate(d)
 	f.validateCNTLID(d)
@@ -96,6 +99,7 @@ func (c Discovery) validate(d *decoder) {
 		if !r.Address.IsValid() && !d.failed(at+".address") {
 			d.bad(at+".address", "", "missing: the address of the other discovery service")
 		}
+		d.within(at+".port", int(r.Port), 1, 65535)
 		if r.NQN != "" {
 			d.nqn(at+".nqn", r.NQN)
 		}
@@ -112,6 +116,7 @@ func (f *File) validateListeners(d *decoder) {
 		d.name(at+".name", l.Name, names)
 		d.oneOf(at+".transport", l.Transport, "rdma")
 		d.oneOf(at+".provider", l.Provider, "auto", "verbs", "roce", "iwarp")
+		d.within(at+".port", int(l.Port), 1, 65535)
 		d.within(at+".id", l.ID, 1, 65535)
 		d.unique(at+".id", value(l.ID), ids)
 		if !l.Address.IsValid() {
