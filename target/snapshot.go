@@ -212,6 +212,8 @@ func (c *Controller) status(sum *groupReport) ControllerStatus {
 	return st
 }
 
+// hostStatusLocked leaves out what is still ending of subsystems and namespaces
+// that were removed: others may have their names.
 func (t *Target) hostStatusLocked(sum *groupReport) []HostStatus {
 	hosts := map[hostKey]*HostStatus{}
 	host := func(k hostKey) *HostStatus {
@@ -220,9 +222,14 @@ func (t *Target) hostStatusLocked(sum *groupReport) []HostStatus {
 		return h
 	}
 	for k, c := range sum.hosts {
-		host(k).Counters = *c
+		if t.findSubsystemLocked(k.sub.nqn) == k.sub {
+			host(k).Counters = *c
+		}
 	}
 	for k, p := range sum.pairs {
+		if k.ns.sub.removed || k.ns.sub.Namespace(k.ns.nsid) != k.ns {
+			continue
+		}
 		h := host(hostKey{k.host, k.ns.sub})
 		h.Namespaces = append(h.Namespaces, HostNamespaceStatus{
 			NSID: k.ns.nsid, Name: k.ns.name, Counters: p.Counters, Read: p.read, Write: p.write,
