@@ -166,14 +166,16 @@ func (c *chunk) data(n int) []byte { return c.mem.Bytes()[c.base:][:n:n] }
 type chunkPool struct {
 	size int // 0: without memory
 	free chan *chunk
+	gone chan struct{} // closed when the pool is
 
-	mu    sync.Mutex
-	made  int
-	slabs []*Buffer
+	mu     sync.Mutex
+	made   int
+	slabs  []*Buffer
+	closed bool
 }
 
 func newChunkPool(size, limit int) *chunkPool {
-	return &chunkPool{size: size, free: make(chan *chunk, max(limit, 1))}
+	return &chunkPool{size: size, free: make(chan *chunk, max(limit, 1)), gone: make(chan struct{})}
 }
 
 // tryGet is a chunk, or nil when all are in use.
@@ -203,6 +205,8 @@ func (p *chunkPool) get(ctx context.Context) (*chunk, error) {
 	select {
 	case c := <-p.free:
 		return c, nil
+	case <-p.gone:
+		return nil, errClosed
 	case <-ctx.Done():
 		return nil, ctxError(ctx)
 	}
@@ -215,6 +219,9 @@ func (p *chunkPool) put(c *chunk) { p.free <- c }
 func (p *chunkPool) grow() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed {
+		return errClosed
+	}
 	n := min(16, cap(p.free)-p.made)
 	var mem *Buffer
 	if p.size > 0 {
@@ -240,14 +247,20 @@ func (p *chunkPool) grow() error {
 	return nil
 }
 
-// close frees the memory; no chunk may be in use.
+// close waits until every chunk is home, which the end of its command makes it,
+// and frees the memory.
 func (p *chunkPool) close() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.closed = true
+	close(p.gone)
+	made := p.made
+	p.mu.Unlock()
+	for range made {
+		<-p.free
+	}
 	for _, b := range p.slabs {
 		_ = b.Close() // nothing is registered any more
 	}
-	p.slabs = nil
 }
 
 // bounce is the memory for plain byte slices.
@@ -275,6 +288,7 @@ func (b *bounce) pool(n int) *chunkPool {
 }
 
 func (b *bounce) close() {
+	b.bare.close()
 	b.small.close()
 	b.large.close()
 }

@@ -38,6 +38,9 @@ var (
 	hostIP    = netip.MustParseAddr("10.0.0.9")
 )
 
+// targetAddr is the address of portal i.
+func targetAddr(i int) netip.AddrPort { return netip.AddrPortFrom(targetIPs[i], 4420) }
+
 // logBuffer collects what is logged.
 type logBuffer struct {
 	mu sync.Mutex
