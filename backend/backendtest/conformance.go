@@ -289,6 +289,22 @@ func testNotify(t *testing.T, h Harness, spec Spec) {
 		r.Queue.Arm()
 	}
 	woken("more than one for an Arm before the Submit", 0)
+	// What fails inside Submit wakes too.
+	op[0].Offset = spec.Size()
+	for range 2 {
+		r.Queue.Submit(op)
+		r.Queue.Arm()
+		r.Sleep()
+		if n := r.Queue.Reap(r.done); n != 1 {
+			t.Errorf("reaped %d of what failed before the Arm", n)
+		}
+		r.Queue.Arm()
+		r.Queue.Submit(op)
+		r.Sleep()
+		if n := r.Queue.Reap(r.done); n != 1 {
+			t.Errorf("reaped %d of what failed after the Arm", n)
+		}
+	}
 }
 
 // testSleepingOwner sleeps after every Submit without looking: each wake-up

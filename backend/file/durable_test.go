@@ -143,6 +143,10 @@ func TestFailedFlushStays(t *testing.T) {
 				q.MustDo(op)
 			}
 		}
+		syncs := slices.DeleteFunc(fl.made(), func(c string) bool { return c != "sync" })
+		if len(syncs) != 2 { // that which failed, and that for which two waited
+			t.Errorf("%d syncs", len(syncs))
+		}
 		if err := d.Failed(); !errors.Is(err, unix.EIO) {
 			t.Errorf("Failed: %v", err)
 		}

@@ -258,20 +258,22 @@ func TestBounceMemoryRunsOut(t *testing.T) {
 		r := backendtest.NewRig(t, d, depth)
 		mem := backendtest.Memory(t, 2*depth*4096)
 		odd := mem[1:]
-		var writes, reads []backend.Op
-		for i := range uint64(depth) {
-			from, to := odd[i*4096:][:4096], odd[(depth+i)*4096-1:][:4096]
-			from[0], from[4095] = byte(i), byte(i+1)
-			writes, reads = append(writes, write(from, i)), append(reads, read(to, i))
-		}
-		for i, st := range append(r.DoAll(writes), r.DoAll(reads)...) {
-			if st != nvme.Success {
-				t.Fatalf("operation %d: %v", i, st)
+		for round := range uint64(6) {
+			var writes, reads []backend.Op
+			for i := range uint64(depth) {
+				from, to := odd[i*4096:][:4096], odd[(depth+i)*4096-1:][:4096]
+				from[0], from[4095] = byte(i+round), byte(i*round)
+				writes, reads = append(writes, write(from, i)), append(reads, read(to, i))
 			}
-		}
-		for i := range reads {
-			if b := reads[i].Bufs[0]; b[0] != byte(i) || b[4095] != byte(i+1) {
-				t.Errorf("block %d has %d %d", i, b[0], b[4095])
+			for i, st := range append(r.DoAll(writes), r.DoAll(reads)...) {
+				if st != nvme.Success {
+					t.Fatalf("operation %d: %v", i, st)
+				}
+			}
+			for i := range uint64(depth) {
+				if b := reads[i].Bufs[0]; b[0] != byte(i+round) || b[4095] != byte(i*round) {
+					t.Fatalf("round %d: block %d has %d %d", round, i, b[0], b[4095])
+				}
 			}
 		}
 	})

@@ -114,23 +114,15 @@ func (q *queue) wasMoved(s *slot, res int32) {
 	}
 }
 
-// advance counts n bytes as done and goes on with the rest. Direct I/O goes on
-// at a whole unit.
+// advance counts n bytes as done and goes on with the rest.
 func (q *queue) advance(s *slot, n uint64) {
-	done := s.moved + n
-	if m := q.dev.medium; m.direct && done < s.op.Length {
-		done -= done % uint64(max(m.memAlign, m.offAlign))
-	}
-	switch {
-	case done >= s.op.Length:
-		s.synced = s.synced || s.dsync
-		q.settle(s)
-	case done > s.moved:
-		s.moved, s.tries = done, 0
+	s.moved, s.tries = s.moved+n, 0
+	if s.moved < s.op.Length {
 		q.move(s)
-	default: // part of a unit: the end may be inside it
-		q.metEnd(s)
+		return
 	}
+	s.synced = s.synced || s.dsync
+	q.settle(s)
 }
 
 // moveAgain repeats the call, or gives up with e.
@@ -142,7 +134,7 @@ func (q *queue) moveAgain(s *slot, e unix.Errno) {
 	q.finish(s, status(s.op.Kind, e))
 }
 
-// metEnd follows a call that got nowhere: the medium may have shrunk.
+// metEnd follows a call that moved nothing: the medium may have shrunk.
 func (q *queue) metEnd(s *slot) {
 	if q.outside(s) {
 		q.finish(s, nvme.LBAOutOfRange)

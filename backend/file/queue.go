@@ -238,19 +238,15 @@ func (q *queue) collect() {
 	q.kick()
 }
 
-// collectPool takes what the pool has delivered, in the order it did.
+// collectPool takes what the pool has delivered.
 func (q *queue) collectPool() {
 	if q.back.Load() == nil {
 		return
 	}
-	var in *slot
 	for s := q.back.Swap(nil); s != nil; {
-		s.link, in, s = in, s, s.link
-	}
-	for in != nil {
-		s := in
-		in, s.link = s.link, nil
+		next := s.link // returned may start another call of s
 		q.returned(s, s.res)
+		s = next
 	}
 }
 
