@@ -67,18 +67,13 @@ func (r *requester) advance(to psn.Value, now time.Duration) bool {
 		if to.Less(end) {
 			end = to
 		}
-		r.progress(end)
+		r.pace.data.arrived(end.Diff(r.una))
+		r.una = end
 		r.acked = wr.Aux + uint32(end.Diff(psn.Value(wr.First)))
 		r.completeIf(wr)
 	}
 	r.settle(from, now)
 	return true
-}
-
-// progress moves una.
-func (r *requester) progress(to psn.Value) {
-	r.pace.acknowledged(to.Diff(r.una))
-	r.una = to
 }
 
 // completeIf completes the oldest WR if all of it is acknowledged.
@@ -189,7 +184,7 @@ func (r *requester) response(p *wire.Packet, seq psn.Value, now time.Duration) {
 		r.fail(s, uint32(p.Op))
 		return
 	}
-	r.progress(seq.Next())
+	r.una = seq.Next()
 	r.answered(wr)
 	r.completeIf(wr)
 	r.settle(from, now)
@@ -206,12 +201,15 @@ func (r *requester) oldestRead() *core.Send {
 	return nil
 }
 
-// answered counts the end of a READ request's answer.
+// answered counts a packet of the answer to a READ or atomic, and the end of it.
 func (r *requester) answered(wr *core.Send) {
+	if wr.Op == fabric.OpRead {
+		r.pace.reads.arrived(1)
+		r.asked = max(r.asked-1, 0)
+	}
 	n := r.una.Diff(psn.Value(wr.First))
-	if r.reads > 0 && (n%int(wr.Aux) == 0 || r.una.Diff(psn.Value(wr.Last)) > 0) {
-		r.reads--
-		r.pace.readDone()
+	if n%int(wr.Aux) == 0 || r.una.Diff(psn.Value(wr.Last)) > 0 {
+		r.reads = max(r.reads-1, 0)
 	}
 }
 

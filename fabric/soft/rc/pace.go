@@ -7,11 +7,17 @@ import (
 )
 
 const (
-	readChunk   = 128 << 10              // bytes that one READ request asks for at most
-	readLeast   = 8                      // packets that it asks for at least
-	firstWindow = 16                     // packets
-	maxBackoff  = 8                      // doublings
-	noTimeout   = 500 * time.Millisecond // longest wait when AckTimeout is 0
+	readChunk   = 128 << 10 // bytes that one READ request asks for at most
+	firstWindow = 16        // packets
+	firstReads  = 64        // packets asked for
+	leastReads  = 8
+	// mostReads bounds the packets asked for. The peer answers a READ in one
+	// burst; a Linux receiver queues 1000 packets for a processor
+	// (net.core.netdev_max_backlog) and drops the rest, and rxe counts them
+	// against its own queue as well.
+	mostReads  = 256
+	maxBackoff = 8                      // doublings
+	noTimeout  = 500 * time.Millisecond // longest wait when AckTimeout is 0
 )
 
 // pace decides how much the requester may have under way and when it gives an
@@ -19,13 +25,8 @@ const (
 type pace struct {
 	cfg *Config
 
-	// Windows: data packets (in 1/credit packets above the threshold) and READ
-	// requests.
-	cwnd, ssthresh int
-	credit         int // packets acknowledged since cwnd last grew
-	readLimit      int
-	readCredit     int
-	readSize       int // packets that one READ request asks for
+	data  window // packets of SENDs and WRITEs
+	reads window // packets of READ responses
 
 	// The loss that was reacted to last, until una passes it.
 	lossAt psn.Value
@@ -50,19 +51,13 @@ type pace struct {
 
 func (p *pace) init(cfg *Config) {
 	*p = pace{
-		cfg: cfg, cwnd: min(firstWindow, cfg.Window), ssthresh: cfg.Window,
-		readLimit: max(cfg.ORD, 1), readSize: readChunk / cfg.MTU, due: Never,
+		cfg: cfg, due: Never,
+		data: newWindow(firstWindow, 2, cfg.Window), reads: newWindow(firstReads, leastReads, min(cfg.Window, mostReads)),
 	}
 }
 
-// window is how many data packets may be under way.
-func (p *pace) window() int { return p.cwnd }
-
-// reads is how many READ requests may be under way.
-func (p *pace) reads() int { return p.readLimit }
-
-// readPackets is how many packets a READ request may ask for.
-func (p *pace) readPackets() int { return p.readSize }
+// chunk is how many packets a READ request asks for at most.
+func (p *pace) chunk() int { return min(readChunk/p.cfg.MTU, max(p.reads.size, leastReads)) }
 
 // begin is called when the first packet leaves with none under way.
 func (p *pace) begin(now time.Duration) {
@@ -85,27 +80,6 @@ func (p *pace) rto() time.Duration {
 func (p *pace) time(seq psn.Value, now time.Duration) {
 	if !p.timed {
 		p.timed, p.timedPSN, p.timedAt = true, seq, now
-	}
-}
-
-// acknowledged opens the window for n packets.
-func (p *pace) acknowledged(n int) {
-	if p.cwnd < p.ssthresh {
-		p.cwnd = min(p.cwnd+n, p.ssthresh)
-		return
-	}
-	if p.credit += n; p.credit >= p.cwnd {
-		p.credit = 0
-		p.cwnd = min(p.cwnd+1, p.cfg.Window)
-	}
-}
-
-// readDone opens the window of READ requests, by one for a window of them.
-func (p *pace) readDone() {
-	if p.readCredit++; p.readCredit >= p.readLimit {
-		p.readCredit = 0
-		p.readLimit = min(p.readLimit+1, max(p.cfg.ORD, 1))
-		p.readSize = min(2*p.readSize, readChunk/p.cfg.MTU)
 	}
 }
 
@@ -139,50 +113,56 @@ func (p *pace) measure(d time.Duration) {
 	p.srtt += (d - p.srtt) / 8
 }
 
+// flight is what is under way: data packets, and READ responses asked for.
+type flight struct{ data, reads int }
+
 // lost reacts to the loss of the packet una, and says whether to go back to it:
 // not when that was done already.
-func (p *pace) lost(una psn.Value, flight int, now time.Duration) bool {
+func (p *pace) lost(una psn.Value, f flight, now time.Duration) bool {
 	if p.loss {
 		return false
 	}
 	p.loss, p.lossAt, p.timed = true, una, false
-	p.shrink(flight)
-	p.cwnd = p.ssthresh
+	p.shrink(f)
 	p.due = now + p.rto()
 	return true
 }
 
-func (p *pace) shrink(flight int) {
-	p.ssthresh = max(min(flight, p.cwnd)/2, 2)
-	p.credit = 0
-	p.readLimit, p.readCredit = max(p.readLimit/2, 1), 0
-	p.readSize = max(p.readSize/2, readLeast)
+// shrink halves the windows of what is under way.
+func (p *pace) shrink(f flight) {
+	if f.data > 0 {
+		p.data.lost(f.data)
+	}
+	if f.reads > 0 {
+		p.reads.lost(f.reads)
+	}
 }
 
 // timeout reacts to the end of the wait for una. It is false when the retries
 // are used up.
-func (p *pace) timeout(una psn.Value, flight int, now time.Duration) bool {
+func (p *pace) timeout(una psn.Value, f flight, now time.Duration) bool {
 	if t := p.cfg.AckTimeout; t > 0 && now-p.since >= time.Duration(p.cfg.RetryCount+1)*t {
 		return false
 	}
-	if p.backoff == 0 {
-		p.shrink(flight)
+	if p.backoff == 0 && f.data > 0 {
+		p.data.collapse(f.data)
+	}
+	if p.backoff == 0 && f.reads > 0 {
+		p.reads.collapse(f.reads)
 	}
 	p.loss, p.lossAt, p.timed = true, una, false
-	p.cwnd, p.readLimit = 1, 1
 	p.backoff++
 	p.due = now + p.rto()
 	return true
 }
 
 // congested reacts to a mark of the network, once a window.
-func (p *pace) congested(una, nxt psn.Value, flight int) {
+func (p *pace) congested(una, nxt psn.Value, f flight) {
 	if p.mark {
 		return
 	}
 	p.mark, p.markAt = una != nxt, nxt
-	p.shrink(flight)
-	p.cwnd = p.ssthresh
+	p.shrink(f)
 }
 
 // hold begins the silence after an RNR NAK. It is false when there were too

@@ -48,7 +48,7 @@ func (r *requester) putData(p *Packet, wr *core.Send) int {
 	if last && wr.Flags&fabric.FlagSolicited != 0 {
 		f = wire.Solicited
 	}
-	r.putBTH(p, op, f, size, last || r.flight() >= r.pace.window())
+	r.putBTH(p, op, f, size, last || r.unacked() >= r.pace.data.size)
 	if info.Has(wire.HasRETH) {
 		wire.RETH(p.Header[wire.BTHLen:]).Put(wr.RemoteAddr, wr.RKey, wr.Length)
 	}
@@ -102,14 +102,14 @@ func (r *requester) putRead(p *Packet, wr *core.Send) int {
 		r.failLater(fabric.StatusLocalProtection)
 		return 0
 	}
-	mtu, chunk := r.q.cfg.MTU, int(wr.Aux)
-	end := min((r.idx/chunk+1)*chunk, r.packets(wr))
+	n, mtu := r.chunkLeft(wr), r.q.cfg.MTU
 	off := uint64(r.idx) * uint64(mtu)
-	size := min(uint64(end)*uint64(mtu), uint64(wr.Length)) - off
+	size := min(uint64(n)*uint64(mtu), uint64(wr.Length)-off)
 	r.reads++
+	r.asked += n
 	r.putBTH(p, wire.OpReadRequest, 0, 0, true)
 	wire.RETH(p.Header[wire.BTHLen:]).Put(wr.RemoteAddr+off, wr.RKey, uint32(size))
-	return end - r.idx
+	return n
 }
 
 // putAtomic makes an atomic request.

@@ -41,6 +41,7 @@ type requester struct {
 	// What is under way between una and the cursor.
 	sent, acked uint32 // data packets, free-running
 	reads       int    // READ requests and atomics
+	asked       int    // READ responses
 	unasked     int    // packets since the last that asked for an ACK
 
 	ran uint32 // local operations before it were executed
@@ -84,7 +85,7 @@ func (r *requester) assign(wr *core.Send) {
 	wr.First, wr.Last = uint32(r.psn), uint32(r.psn.Add(n-1))
 	r.psn = r.psn.Add(n)
 	if isRead(wr.Op) {
-		wr.Aux = uint32(r.pace.readPackets())
+		wr.Aux = uint32(r.pace.chunk())
 	} else {
 		wr.Aux = r.no
 		r.no += uint32(n)
@@ -123,16 +124,27 @@ func (r *requester) mayStart(wr *core.Send) bool {
 	switch {
 	case wr.Flags&fabric.FlagFence != 0 && r.idx == 0 && r.reads > 0:
 		return false
-	case isRead(wr.Op):
-		return r.reads < min(r.q.cfg.ORD, r.pace.reads())
 	case isLocal(wr.Op):
 		return true
+	case isAtomic(wr.Op):
+		return r.reads < r.q.cfg.ORD
+	case isRead(wr.Op):
+		return r.reads < r.q.cfg.ORD && (r.asked == 0 || r.asked+r.chunkLeft(wr) <= r.pace.reads.size)
 	}
-	return r.flight() < r.pace.window()
+	return r.unacked() < r.pace.data.size
 }
 
-// flight is the number of data packets under way.
-func (r *requester) flight() int { return int(int32(r.sent - r.acked)) }
+// unacked is the number of data packets under way.
+func (r *requester) unacked() int { return int(int32(r.sent - r.acked)) }
+
+func (r *requester) flight() flight { return flight{r.unacked(), r.asked} }
+
+// chunkLeft is the number of packets from the cursor, in a READ, to the end of
+// its chunk.
+func (r *requester) chunkLeft(wr *core.Send) int {
+	chunk := int(wr.Aux)
+	return min((r.idx/chunk+1)*chunk, r.packets(wr)) - r.idx
+}
 
 // runLocal executes the LOCAL_INV or bind at the cursor and moves on. It is
 // false when that has to wait, or failed.
@@ -220,5 +232,5 @@ func (r *requester) rewind() {
 	if r.pos != r.top {
 		r.idx = r.una.Diff(psn.Value(sq.At(r.pos).First))
 	}
-	r.sent, r.reads, r.unasked = r.acked, 0, 0
+	r.sent, r.reads, r.asked, r.unasked = r.acked, 0, 0, 0
 }
