@@ -25,11 +25,12 @@ func (l *errorLog) latest(i int) nvme.ErrorEntry {
 }
 
 // logError enters a command that fails with st into the error log, and returns
-// st with the bit that says so. Commands that were aborted are not errors, and
-// before Connect there is no log.
+// st with the bit that says so. Commands that were aborted and those that only
+// ask whether there is something are not errors, and before Connect there is no
+// log.
 func (q *Queue) logError(r *Request, st nvme.Status) nvme.Status {
 	c := q.ctrl
-	if c == nil || aborted(st) {
+	if c == nil || aborted(st) || r.core.inquiry {
 		return st
 	}
 	st |= nvme.StatusMore

@@ -13,6 +13,12 @@ func prepareProperty(q *Queue, r *Request) (Transfer, nvme.Status) {
 	switch {
 	case q.state != queueAdmin:
 		return Transfer{}, r.bad(nvme.InvalidOpcode, locFCType, 0)
+	case !known(p.Offset()) && r.Cmd.FCType() == nvme.FabricsPropertyGet:
+		// Tools ask for every register there is. nvme-cli takes a bare Invalid
+		// Field, without DNR and More, for one that this controller lacks, and
+		// everything else for the end of its inquiry.
+		r.core.inquiry = true
+		return Transfer{}, nvme.InvalidField
 	case !known(p.Offset()):
 		return Transfer{}, r.bad(nvme.InvalidField, locCDW11, 0)
 	case p.Size() != p.Offset().Size():

@@ -18,6 +18,8 @@ type requestState struct {
 	at    uint64      // progress of commands of several operations
 	loc   uint16      // parameter error location, for the error log
 	phase uint8       // of commands with unlike steps
+
+	inquiry bool // failing is an answer: it is no entry of the error log
 }
 
 // bad is st with DNR, and byte off (bit) of the SQE as its cause.

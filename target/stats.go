@@ -121,6 +121,9 @@ func (q *Queue) count(r *Request, st nvme.Status) {
 	if r.core.cmd != nil {
 		op = r.core.cmd.op
 	}
+	if r.core.inquiry {
+		st = nvme.Success
+	}
 	if r.core.ns == nil {
 		q.stats.other.count(op, 0, st)
 		return
