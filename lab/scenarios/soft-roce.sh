@@ -3,6 +3,7 @@
 # set: quick
 # needs: target soft_roce
 # timeout: 180s
+# kernel-must: nvme nvme\d+: resetting controller
 
 NQN=nqn.2026-11.io.nvmf:lab-soft-roce
 start_target <<END
