@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -211,20 +212,33 @@ func TestInteropRpingClient(t *testing.T) {
 	}
 }
 
+// dial connects as soon as somebody listens.
+func (e *interopEnd) dial(ctx context.Context, to netip.AddrPort) {
+	e.t.Helper()
+	for {
+		conn, err := e.dev.Dial(ctx, netip.AddrPort{}, to, e.config())
+		var r *fabric.RejectError
+		switch {
+		case err == nil:
+			e.conn = conn
+			return
+		case !errors.As(err, &r) || r.Reason != fabric.RejectBadServiceID:
+			e.t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
 // A client of ours against rping's server.
 func TestInteropRpingServer(t *testing.T) {
 	for i, addr := range kernelAddrs {
 		t.Run(addr, func(t *testing.T) {
 			const rounds, size = 20, 5000
 			wait := onKernel(t, "rping", "-s", "-a", addr, "-p", "7175", "-C", fmt.Sprint(rounds), "-S", fmt.Sprint(size))
-			time.Sleep(500 * time.Millisecond)
 			e := newInteropEnd(t, newProvider(t, Options{}), ourAddrs[i])
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
-			var err error
-			if e.conn, err = e.dev.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr(addr), 7175), e.config()); err != nil {
-				t.Fatal(err)
-			}
+			e.dial(ctx, netip.AddrPortFrom(netip.MustParseAddr(addr), 7175))
 			data := e.mem.Bytes()[rpingData : rpingData+size]
 			here := rpingInfo{e.mem.Addr() + rpingData, e.mr.RKey(), size}
 			there := rpingInfo{e.mem.Addr() + 2*rpingData, e.mr.RKey(), size}
