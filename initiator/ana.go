@@ -81,9 +81,6 @@ func (c *Controller) refreshANA(a *association) {
 // access is the state of a namespace on this controller: optimized when the
 // controller says nothing of it.
 func (c *Controller) access(nsid uint32) nvme.ANAState {
-	if c.lacks(nsid) {
-		return nvme.ANAStatePersistentLoss
-	}
 	if t := c.ana.Load(); t != nil {
 		if s, ok := t.namespaces[nsid]; ok {
 			return s

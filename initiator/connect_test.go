@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -313,7 +314,7 @@ func TestConnectCancelled(t *testing.T) {
 func TestConnectUnreachable(t *testing.T) {
 	f := newFake(t)
 	cfg := f.config()
-	cfg.Addr = targetAddr(1)
+	cfg.Addr = netip.MustParseAddrPort("10.0.0.77:4420")
 	_, err := Connect(f.ctx, f.hosts, cfg)
 	var ce *ConnectError
 	if !errors.As(err, &ce) || ce.Stage != StageDevice || !errors.Is(err, fabric.ErrNoDevice) {

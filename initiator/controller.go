@@ -61,12 +61,12 @@ type Controller struct {
 	// Any goroutine.
 
 	state    atomic.Uint32
-	assoc    atomic.Pointer[association] // the latest that was installed
-	building atomic.Pointer[association] // the one that is being built, if any
-	absent   atomic.Pointer[[]uint32]    // open namespaces that it does not have
-	engines  atomic.Pointer[[]*engine]   // of the I/O queues that are connected and not taken
-	ana      atomic.Pointer[anaTable]    // nil: the controller does not report ANA
-	keysWork atomic.Bool                 // a command with a key of its own was answered
+	assoc    atomic.Pointer[association]  // the latest that was installed
+	building atomic.Pointer[association]  // the one that is being built, if any
+	absent   atomic.Pointer[[]*Namespace] // open ones that it does not have
+	engines  atomic.Pointer[[]*engine]    // of the I/O queues that are connected and not taken
+	ana      atomic.Pointer[anaTable]     // nil: the controller does not report ANA
+	keysWork atomic.Bool                  // a command with a key of its own was answered
 
 	mu         sync.Mutex
 	ioEngines  []*engine             // by qid-1; nil while a Queue has the queue

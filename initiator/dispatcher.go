@@ -92,7 +92,7 @@ func (d *dispatcher) remove(c *Controller) {
 
 // submit sends r on its way. It ends in r.finish, sooner or later.
 func (d *dispatcher) submit(r *request) {
-	if c := d.pick(r.nsid); c != nil {
+	if c := d.pick(r); c != nil {
 		if err := c.push(r); err != nil {
 			r.fail(err)
 		}
@@ -145,7 +145,7 @@ func (d *dispatcher) retry(r *request, c *Controller) (time.Duration, bool) {
 	default:
 		return 0, false
 	}
-	if o := d.pick(r.nsid); o != nil && o != c {
+	if o := d.pick(r); o != nil && o != c {
 		return 0, true
 	}
 	return retryPause, true
@@ -229,7 +229,7 @@ func (d *dispatcher) verdictLocked(r *request, now int64) (int64, error) {
 		return 0, ErrPathLost // nobody listens
 	case r.ns != nil && r.ns.gone.Load():
 		return 0, r.ns.check()
-	case d.pick(r.nsid) != nil:
+	case d.pick(r) != nil:
 		return r.until, nil
 	}
 	if err := d.hopeless(); err != nil {
@@ -273,12 +273,11 @@ func (d *dispatcher) why() error {
 	return fmt.Errorf("the namespace is not accessible")
 }
 
-// pick is the controller for a command on a namespace, nil when there is none
-// now.
-func (d *dispatcher) pick(nsid uint32) *Controller {
+// pick is the controller for a request, nil when there is none now.
+func (d *dispatcher) pick(r *request) *Controller {
 	list := *d.paths.Load()
 	if len(list) == 1 {
-		if c := list[0]; c.usable() && rank(c.access(nsid)) > 0 {
+		if c := list[0]; c.rank(r) > 0 {
 			return c
 		}
 		return nil
@@ -291,24 +290,26 @@ func (d *dispatcher) pick(nsid uint32) *Controller {
 	bestRank, bestLoad := 0, 0
 	for i := range list {
 		c := list[(start+i)%len(list)]
-		r := rank(c.access(nsid))
-		if r < bestRank || r == 0 || !c.usable() {
+		rank, load := c.rank(r), 0
+		if rank == 0 || rank < bestRank {
 			continue
 		}
-		load := 0
 		if d.policy == QueueDepth {
 			load = c.load()
 		}
-		if r > bestRank || load < bestLoad {
-			best, bestRank, bestLoad = c, r, load
+		if rank > bestRank || load < bestLoad {
+			best, bestRank, bestLoad = c, rank, load
 		}
 	}
 	return best
 }
 
-// rank orders ANA states; 0 cannot be used.
-func rank(s nvme.ANAState) int {
-	switch s {
+// rank says how good a controller is for a request; 0 is not at all.
+func (c *Controller) rank(r *request) int {
+	if !c.usable() || c.absent.Load() != nil && c.lacks(r.ns) {
+		return 0
+	}
+	switch c.access(r.nsid) {
 	case nvme.ANAOptimized:
 		return 2
 	case nvme.ANANonOptimized:

@@ -120,16 +120,20 @@ func newFake(t testing.TB) *fake {
 	}
 	f.accept.ORD = 4
 	f.hosts = f.net.NewProvider(fabrictest.DeviceOptions{Name: "host0", Addrs: []netip.Addr{hostIP}, PadPrivateData: true})
-	targets := f.net.NewProvider(fabrictest.DeviceOptions{Name: "fake0", Addrs: targetIPs[:1], PadPrivateData: true})
-	f.addr = netip.AddrPortFrom(targetIPs[0], 4420)
-	l, err := targets.Listen(ctx, f.addr, fabric.ListenConfig{})
-	f.must(err)
+	targets := f.net.NewProvider(fabrictest.DeviceOptions{Name: "fake0", Addrs: targetIPs, PadPrivateData: true})
+	f.addr = targetAddr(0)
 	before := fabric.LiveMemory()
-	f.wg.Go(func() { f.acceptAll(l) })
+	for i := range targetIPs {
+		l, err := targets.Listen(ctx, targetAddr(i), fabric.ListenConfig{})
+		f.must(err)
+		f.wg.Go(func() {
+			f.acceptAll(l, i)
+			_ = l.Close()
+		})
+	}
 	f.stop = cancel
 	t.Cleanup(func() {
 		cancel()
-		_ = l.Close()
 		f.wg.Wait()
 		if live := fabric.LiveMemory(); live != before {
 			t.Errorf("%d bytes of registered memory leaked", live-before)
@@ -176,7 +180,7 @@ func (f *fake) connect(change ...func(*Config)) *Controller {
 	return c
 }
 
-func (f *fake) acceptAll(l fabric.Listener) {
+func (f *fake) acceptAll(l fabric.Listener, portal int) {
 	for {
 		r, err := l.Accept(f.ctx)
 		if err != nil {
@@ -192,28 +196,30 @@ func (f *fake) acceptAll(l fabric.Listener) {
 				continue
 			}
 		}
-		f.wg.Go(func() { f.serve(r, req) })
+		f.wg.Go(func() { f.serve(r, req, portal) })
 	}
 }
 
 // fakeConn is a connection of the fake, run by one goroutine.
 type fakeConn struct {
-	f    *fake
-	req  nvme.CMRequest
-	cq   fabric.CompletionQueue
-	conn fabric.Conn
-	qp   fabric.QueuePair
-	mem  *fabric.Memory
-	mr   fabric.MemoryRegion
-	wake chan struct{}
-	done map[uint64]fabric.Status // sends that have completed
-	next uint64
-	got  []fabric.Completion // capsules not yet looked at
-	csts int                 // reads of CSTS
-	shut bool
-	aers []uint16
-	late []lateAnswer
+	f      *fake
+	req    nvme.CMRequest
+	cq     fabric.CompletionQueue
+	conn   fabric.Conn
+	qp     fabric.QueuePair
+	mem    *fabric.Memory
+	mr     fabric.MemoryRegion
+	wake   chan struct{}
+	done   map[uint64]fabric.Status // sends that have completed
+	next   uint64
+	got    []fabric.Completion // capsules not yet looked at
+	csts   int                 // reads of CSTS
+	shut   bool
+	parked nvme.Command // an event request
+	tell   chan nvme.AsyncEvent
+	late   []lateAnswer
 
+	portal  int    // that the host came through
 	capsule []byte // data of the capsule at hand
 }
 
@@ -223,9 +229,9 @@ type lateAnswer struct {
 	a   answer
 }
 
-func (f *fake) serve(r fabric.Request, req nvme.CMRequest) {
+func (f *fake) serve(r fabric.Request, req nvme.CMRequest, portal int) {
 	dev := r.Device()
-	fc := &fakeConn{f: f, req: req, wake: make(chan struct{}, 1), done: make(map[uint64]fabric.Status)}
+	fc := &fakeConn{f: f, req: req, portal: portal, tell: make(chan nvme.AsyncEvent, 8), wake: make(chan struct{}, 1), done: make(map[uint64]fabric.Status)}
 	var err error
 	fc.cq, err = dev.NewCompletionQueue(1024, func() {
 		select {
@@ -270,12 +276,35 @@ func (f *fake) serve(r fabric.Request, req nvme.CMRequest) {
 	_ = fc.conn.Close()
 }
 
-// cutAll cuts every connection.
+// cutAll cuts every connection, cutPortal those of a portal.
 func (f *fake) cutAll() {
+	for i := range targetIPs {
+		f.cutPortal(i)
+	}
+}
+
+// emit sends an event to every host of a portal.
+func (f *fake) emit(portal int, e nvme.AsyncEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for fc := range f.conns {
-		_ = fc.conn.Disconnect()
+		if fc.portal == portal && fc.req.QID == 0 {
+			fc.tell <- e
+			select {
+			case fc.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+func (f *fake) cutPortal(i int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for fc := range f.conns {
+		if fc.portal == i {
+			_ = fc.conn.Disconnect()
+		}
 	}
 }
 
@@ -296,6 +325,11 @@ func (fc *fakeConn) run() {
 			fc.handle(capsule[:nvme.SQESize], capsule[nvme.SQESize:])
 		}
 		fc.sendLate()
+		if fc.parked != nil && len(fc.tell) > 0 {
+			cmd := fc.parked
+			fc.parked = nil
+			fc.reply(cmd, &answer{result: uint64(<-fc.tell)})
+		}
 		_ = fc.cq.Arm()
 		if fc.poll() > 0 {
 			continue
@@ -461,7 +495,7 @@ func (fc *fakeConn) usual(cmd nvme.Command, capsule []byte) *answer {
 		}
 		return &answer{}
 	case nvme.AdminAsyncEvent:
-		fc.aers = append(fc.aers, cmd.CID())
+		fc.parked = append(nvme.Command(nil), cmd...)
 		return &answer{silent: true}
 	case nvme.AdminGetLogPage:
 		r := cmd.GetLogPage().Request()
@@ -482,7 +516,7 @@ func (fc *fakeConn) fabrics(cmd nvme.Command, capsule []byte) *answer {
 		if fc.req.QID == 0 {
 			fc.f.connects.Add(1)
 		}
-		return &answer{result: fakeCNTLID}
+		return &answer{result: uint64(fakeCNTLID + fc.portal)}
 	case nvme.FabricsPropertySet:
 		if nvme.Configuration(cmd.Property().Value()).SHN() != nvme.ShutdownNone {
 			fc.shut = true
@@ -511,7 +545,7 @@ func (fc *fakeConn) identify(cmd nvme.Command) *answer {
 	switch cmd.Identify().CNS() {
 	case nvme.CNSController:
 		id := nvme.IdentifyController{
-			CNTLID: fakeCNTLID, VER: nvme.MakeVersion(1, 4, 0), KAS: 10, MAXCMD: 128, NN: 16, MDTS: 5,
+			CNTLID: uint16(fakeCNTLID + fc.portal), VER: nvme.MakeVersion(1, 4, 0), KAS: 10, MAXCMD: 128, NN: 16, MDTS: 5,
 			SGLS: nvme.SGLSSupported | nvme.SGLSKeyed | nvme.SGLSOffset, IOCCSZ: (64 + 4096) / 16, IORCSZ: 1,
 			OAES: nvme.EventNSAttribute, ONCS: nvme.ONCSDSM, ELPE: 3,
 		}
@@ -543,7 +577,7 @@ func (fc *fakeConn) io(cmd nvme.Command, capsule []byte) *answer {
 	case nvme.CmdFlush, nvme.CmdDatasetManagement:
 		fc.fetch(cmd, capsule)
 		return &answer{}
-	case nvme.CmdRead, nvme.CmdWrite:
+	case nvme.CmdRead, nvme.CmdWrite, nvme.CmdCompare:
 	default:
 		return &answer{status: nvme.InvalidOpcode | nvme.StatusDNR}
 	}

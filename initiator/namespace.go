@@ -87,11 +87,18 @@ func (c *Controller) Namespace(ctx context.Context, nsid uint32) (*Namespace, er
 	n = &Namespace{nsid: nsid, c: c, disp: c.disp, bounce: c.bounce}
 	n.info.Store(info)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if have := c.namespaces[nsid]; have != nil && !have.gone.Load() {
+	have := c.namespaces[nsid]
+	if have == nil || have.gone.Load() {
+		c.namespaces[nsid] = n
+	}
+	c.mu.Unlock()
+	switch {
+	case have == nil:
+	case have.gone.Load():
+		c.setAbsent(have, false) // nobody looks after it any more
+	default:
 		return have, nil
 	}
-	c.namespaces[nsid] = n
 	return n, nil
 }
 
@@ -222,13 +229,13 @@ func (c *Controller) recheckOne(ctx context.Context, n *Namespace) error {
 	case !have.same(info):
 		c.log().Warnf("initiator: %v: namespace %d is another one now", c, n.nsid)
 	default:
-		c.setAbsent(n.nsid, false)
+		c.setAbsent(n, false)
 		n.update(info)
 		n.gone.Store(false)
 		return nil
 	}
-	c.setAbsent(n.nsid, true)
-	n.gone.Store(n.disp.absent(n.nsid))
+	c.setAbsent(n, true)
+	n.gone.Store(n.disp.absent(n))
 	return nil
 }
 
@@ -250,15 +257,15 @@ func (n *Namespace) update(info *nsInfo) {
 }
 
 // setAbsent notes whether a namespace is missing on this controller.
-func (c *Controller) setAbsent(nsid uint32, absent bool) {
+func (c *Controller) setAbsent(n *Namespace, absent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var list []uint32
+	var list []*Namespace
 	if have := c.absent.Load(); have != nil {
-		list = slices.DeleteFunc(slices.Clone(*have), func(n uint32) bool { return n == nsid })
+		list = slices.DeleteFunc(slices.Clone(*have), func(o *Namespace) bool { return o == n })
 	}
 	if absent {
-		list = append(list, nsid)
+		list = append(list, n)
 	}
 	if len(list) == 0 {
 		c.absent.Store(nil)
@@ -268,15 +275,15 @@ func (c *Controller) setAbsent(nsid uint32, absent bool) {
 }
 
 // lacks says whether a namespace is missing on this controller.
-func (c *Controller) lacks(nsid uint32) bool {
+func (c *Controller) lacks(n *Namespace) bool {
 	list := c.absent.Load()
-	return list != nil && slices.Contains(*list, nsid)
+	return list != nil && slices.Contains(*list, n)
 }
 
 // absent says whether a namespace is missing on every controller.
-func (d *dispatcher) absent(nsid uint32) bool {
+func (d *dispatcher) absent(n *Namespace) bool {
 	for _, c := range *d.paths.Load() {
-		if !c.lacks(nsid) {
+		if !c.lacks(n) {
 			return false
 		}
 	}

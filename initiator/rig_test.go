@@ -3,6 +3,7 @@ package initiator
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/netip"
 	"strings"
 	"sync"
@@ -159,7 +160,7 @@ func (r *rig) addPortal(i int, change func(*rdma.Config)) {
 	if change != nil {
 		change(&p.cfg)
 	}
-	p.port = &target.Port{ID: uint16(i + 1), Name: "front", Type: nvme.TransportRDMA, Addr: p.addr, Provider: "memory"}
+	p.port = &target.Port{ID: uint16(i + 1), Name: fmt.Sprintf("front%d", i+1), Type: nvme.TransportRDMA, Addr: p.addr, Provider: "memory"}
 	r.portals = append(r.portals, p)
 	p.start()
 }
