@@ -219,7 +219,7 @@ func (c *conn) makeQP() error {
 			return fmt.Errorf("set up: %w", err)
 		}
 	}
-	c.qp.advance(modeSetup, modeOpen)
+	c.qp.open()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setUp = true
@@ -296,7 +296,7 @@ func privatePointer(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.Slic
 func (c *conn) establish(ord, ird int) {
 	c.ord, c.ird = ord, ird
 	if ord == 0 {
-		c.qp.advance(modeOpen, modeNoReads)
+		c.qp.forbidReads()
 	}
 	c.local, c.remote = c.addrs()
 }

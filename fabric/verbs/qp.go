@@ -6,8 +6,8 @@ package verbs
 import "C"
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -24,6 +24,7 @@ type queuePair struct {
 	num       uint32
 	maxInline int
 	srq       bool
+	iwarp     bool
 	sendFull  error // errors made once, for they may come often
 	recvFull  error
 	inError   error
@@ -34,17 +35,34 @@ type queuePair struct {
 	rq      *C.struct_vb_queue     // the SRQ's, when there is one
 	windows map[*memoryWindow]bool // bound through this QP
 
-	mode atomic.Uint32
+	mode    atomic.Uint32
+	noReads atomic.Bool // ORD is 0: they would wait for ever
 }
 
 // Modes of a QP: what may be posted. They only move forward.
 const (
 	modeSetup   = iota // receives
 	modeOpen           // all
-	modeNoReads        // all but READs and atomics, which would wait for ever
+	modeChecked        // sends that pass impossible
 	modeLeft           // nothing: the connection has left the connected state
 	modeClosed         // nothing: the QP is destroyed
 )
+
+// open allows sends. They are checked one by one only where some operation is
+// impossible.
+func (q *queuePair) open() {
+	if q.iwarp {
+		q.advance(modeSetup, modeChecked)
+	} else {
+		q.advance(modeSetup, modeOpen)
+	}
+}
+
+// forbidReads is for a connection with ORD 0.
+func (q *queuePair) forbidReads() {
+	q.noReads.Store(true)
+	q.advance(modeOpen, modeChecked)
+}
 
 // advance moves from one mode to the next, unless the connection has left.
 func (q *queuePair) advance(from, to uint32) { q.mode.CompareAndSwap(from, to) }
@@ -54,9 +72,9 @@ const queueFull = int(unix.ENOMEM)
 
 // newQueuePair makes what the QP needs besides the device's object.
 func newQueuePair(c *conn) (*queuePair, error) {
-	q := &queuePair{c: c, srq: c.cfg.SRQ != nil}
+	q := &queuePair{c: c, srq: c.cfg.SRQ != nil, iwarp: c.d.info.Transport == fabric.TransportIWARP}
 	var err error
-	if q.sq, err = C.vb_new_queue(C.uint32_t(c.cfg.SendDepth), 0); q.sq == nil {
+	if q.sq, err = C.vb_new_queue(C.uint32_t(c.cfg.SendDepth), C.uint32_t(c.cfg.MaxSendSGE), 0); q.sq == nil {
 		return nil, lastErrno(err)
 	}
 	if q.srq {
@@ -64,7 +82,7 @@ func newQueuePair(c *conn) (*queuePair, error) {
 		C.vb_ref(q.rq)
 		return q, nil
 	}
-	if q.rq, err = C.vb_new_queue(C.uint32_t(c.cfg.RecvDepth), 0); q.rq == nil {
+	if q.rq, err = C.vb_new_queue(C.uint32_t(c.cfg.RecvDepth), C.uint32_t(c.cfg.MaxRecvSGE), 0); q.rq == nil {
 		C.vb_unref(q.sq)
 		return nil, lastErrno(err)
 	}
@@ -74,6 +92,7 @@ func newQueuePair(c *conn) (*queuePair, error) {
 // made takes the device's object.
 func (q *queuePair) made(qp *C.struct_ibv_qp, maxInline int) {
 	q.qp, q.num, q.maxInline = qp, uint32(qp.qp_num), maxInline
+	q.sq.max_inline = C.uint32_t(maxInline)
 	q.sendFull = q.opError("post send", fabric.ErrQueueFull)
 	q.recvFull = q.opError("post receive", fabric.ErrQueueFull)
 	q.inError = q.opError("post", fabric.ErrQPError)
@@ -92,10 +111,19 @@ func (q *queuePair) opError(op string, err error) error {
 func (q *queuePair) Num() uint32    { return q.num }
 func (q *queuePair) MaxInline() int { return q.maxInline }
 
-// State asks the device, with a system call. A closed QP is in RESET.
+// State asks the device, with a system call, unless it is known. A closed QP is
+// in RESET. iWARP drivers do not all tell (siw).
 func (q *queuePair) State() fabric.QPState {
-	if q.qp == nil {
+	m := q.mode.Load()
+	switch {
+	case m == modeClosed:
 		return fabric.QPReset
+	case m == modeLeft:
+		return fabric.QPError
+	case q.iwarp && m == modeSetup:
+		return fabric.QPInit
+	case q.iwarp:
+		return fabric.QPReadyToSend
 	}
 	s := C.vb_qp_state(q.qp)
 	if s < 0 {
@@ -117,20 +145,31 @@ func (q *queuePair) PostSend(wrs []fabric.SendWR, sges []fabric.SGE) (int, error
 	if err := q.sendable(); err != nil {
 		return 0, err
 	}
-	i := slices.IndexFunc(wrs, func(w fabric.SendWR) bool { return w.Op == fabric.OpRead })
-	if i < 0 {
-		return q.postSend(wrs, sges)
+	for i := range wrs {
+		if err := q.impossible(&wrs[i]); err != nil {
+			n, postErr := q.postSend(wrs[:i], sges)
+			return n, cmp.Or(postErr, err)
+		}
 	}
-	n, err := q.postSend(wrs[:i], sges)
-	if err == nil {
-		err = q.noReads()
-	}
-	return n, err
+	return q.postSend(wrs, sges)
 }
 
-func (q *queuePair) noReads() error {
-	return q.opError("post", fmt.Errorf("%w: the peer answers no RDMA READs or atomics (ORD 0)", fabric.ErrInvalid))
+// impossible is why a QP in modeChecked cannot do the WR, or nil.
+func (q *queuePair) impossible(w *fabric.SendWR) error {
+	switch w.Op {
+	case fabric.OpRead:
+		if q.noReads.Load() {
+			return q.opError("post", errNoReads)
+		}
+	case fabric.OpSendImm, fabric.OpWriteImm:
+		if q.iwarp {
+			return q.opError("post", fmt.Errorf("%w: iWARP carries no immediates here", fabric.ErrNotSupported))
+		}
+	}
+	return nil
 }
+
+var errNoReads = fmt.Errorf("%w: the peer answers no RDMA READs or atomics (ORD 0)", fabric.ErrInvalid)
 
 func (q *queuePair) postSend(wrs []fabric.SendWR, sges []fabric.SGE) (int, error) {
 	if len(wrs) == 0 {
@@ -148,8 +187,8 @@ func (q *queuePair) PostAtomic(wrs []fabric.AtomicWR, sges []fabric.SGE) (int, e
 	if err := q.sendable(); err != nil {
 		return 0, err
 	}
-	if q.mode.Load() == modeNoReads {
-		return 0, q.noReads()
+	if q.noReads.Load() {
+		return 0, q.opError("post", errNoReads)
 	}
 	if len(wrs) == 0 {
 		return 0, nil

@@ -4,6 +4,7 @@ package verbs
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"strings"
@@ -249,6 +250,21 @@ func (p *pair) addr(t *testing.T, is6 bool) netip.AddrPort {
 	}
 	t.Skipf("the device has no such address: %v", p.dev.Info().Addrs)
 	return netip.AddrPort{}
+}
+
+// iwarp says whether the device lacks immediates and answers to WRs.
+func (p *pair) iwarp() bool { return p.dev.Info().Transport == fabric.TransportIWARP }
+
+// refuses posts an operation that the device does not have, behind one that it
+// has.
+func (p *pair) refuses(t *testing.T, wr fabric.SendWR) {
+	t.Helper()
+	write := fabric.SendWR{ID: sendID, Op: fabric.OpWrite, RemoteAddr: p.b.mem.Addr(), RKey: p.b.mr.RKey(), NumSGE: 1, Flags: signaled}
+	n, err := p.a.conn.QueuePair().PostSend([]fabric.SendWR{write, wr, write}, []fabric.SGE{p.a.sge(0, 8)})
+	if n != 1 || !errors.Is(err, fabric.ErrNotSupported) {
+		t.Errorf("%v: posted %d, %v", wr.Op, n, err)
+	}
+	p.a.want(sendID, success, fabric.OpWrite)
 }
 
 func (p *pair) connect(t *testing.T, at netip.AddrPort, recvs int) {

@@ -98,8 +98,11 @@ enum vb_wc_flag { VB_WC_IMM = 1, VB_WC_INVALIDATED = 2 };
 // address of the place, which has the caller's id and the operation: a
 // completion does not tell them apart, and a failed one tells nothing.
 //
-// Send and receive queues complete in order: a completion frees all places up
-// to its own. The places of an SRQ come and go one by one.
+// The places of a send or receive queue are a ring: head moves over those that
+// have completed, and over unsignaled WRs before them. Completions of one QP
+// come in order, but for siw's READs, which a later SEND may overtake: a
+// signaled WR keeps its place until its own completion. The places of an SRQ
+// come and go one by one.
 //
 // The owner of the queue posts and polls. A queue is freed when nothing refers
 // to it: its QP or SRQ, and the graves of QPs that used it.
@@ -108,15 +111,17 @@ struct vb_slot {
 	uint64_t id;
 	uint32_t pos; // free-running
 	uint8_t op;   // enum vb_op
+	uint8_t busy; // a completion is owed
 };
 
 struct vb_queue {
-	int refs;  // atomic
-	int dead;  // atomic; completions are dropped
+	int refs;   // atomic
+	int dead;   // atomic; completions are dropped
 	int shared; // SRQ
 	uint32_t depth, mask;
-	uint32_t head, tail; // polled and posted so far
-	uint32_t unused;     // SRQ: number of entries of unused_slots
+	uint32_t max_sge, max_inline; // not every driver checks them (siw)
+	uint32_t head, done, tail;    // free, completed and posted so far
+	uint32_t unused;              // SRQ: number of entries of unused_slots
 	uint32_t *unused_slots;
 	struct vb_slot slot[];
 };
@@ -220,7 +225,7 @@ struct vb_cq *vb_create_cq(struct ibv_context *ctx, int depth, struct ibv_comp_c
 int vb_destroy_cq(struct vb_cq *cq);
 int vb_cq_events(struct ibv_comp_channel *ch);
 void vb_ack_cq_events(struct vb_cq *cq, unsigned int n);
-struct vb_queue *vb_new_queue(uint32_t depth, int shared);
+struct vb_queue *vb_new_queue(uint32_t depth, uint32_t max_sge, int shared);
 void vb_ref(struct vb_queue *q);
 void vb_unref(struct vb_queue *q);
 void vb_kill(struct vb_queue *q);

@@ -33,9 +33,18 @@ static unsigned int send_flags(uint8_t f)
 	       (f & VB_INLINE ? IBV_SEND_INLINE : 0) | (f & VB_FENCE ? IBV_SEND_FENCE : 0);
 }
 
-static int sges_fit(uint32_t first, uint32_t num, uint32_t nsge)
+static int sges_fit(const struct vb_queue *q, uint32_t first, uint32_t num, uint32_t nsge)
 {
-	return first <= nsge && num <= nsge - first;
+	return num <= q->max_sge && first <= nsge && num <= nsge - first;
+}
+
+static int inline_fits(const struct vb_queue *q, const struct ibv_sge *sge, uint32_t n)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += sge[i].length;
+	return sum <= q->max_inline;
 }
 
 static int build_send(struct ibv_send_wr *o, struct vb_slot *slot, const void *wr, const struct ibv_sge *sge, uint32_t nsge)
@@ -44,10 +53,13 @@ static int build_send(struct ibv_send_wr *o, struct vb_slot *slot, const void *w
 
 	if (w->op > VB_LOCAL_INV || w->op == VB_COMPARE_SWAP || w->op == VB_FETCH_ADD)
 		return EINVAL;
-	if (!sges_fit(w->first_sge, w->num_sge, nsge))
+	if (!sges_fit(slot->q, w->first_sge, w->num_sge, nsge))
+		return EINVAL;
+	if (w->flags & VB_INLINE && !inline_fits(slot->q, sge + w->first_sge, w->num_sge))
 		return EINVAL;
 	slot->id = w->id;
 	slot->op = w->op;
+	slot->busy = w->flags & VB_SIGNALED;
 	o->sg_list = w->num_sge ? (struct ibv_sge *)sge + w->first_sge : NULL;
 	o->num_sge = w->num_sge;
 	o->opcode = send_opcode[w->op];
@@ -75,10 +87,11 @@ static int build_atomic(struct ibv_send_wr *o, struct vb_slot *slot, const void 
 
 	if (w->op != VB_COMPARE_SWAP && w->op != VB_FETCH_ADD)
 		return EINVAL;
-	if (!sges_fit(w->first_sge, 1, nsge))
+	if (!sges_fit(slot->q, w->first_sge, 1, nsge))
 		return EINVAL;
 	slot->id = w->id;
 	slot->op = w->op;
+	slot->busy = w->flags & VB_SIGNALED;
 	o->sg_list = (struct ibv_sge *)sge + w->first_sge;
 	o->num_sge = 1;
 	o->opcode = send_opcode[w->op];
@@ -94,7 +107,7 @@ static int build_atomic(struct ibv_send_wr *o, struct vb_slot *slot, const void 
 // room is how many WRs a send or receive queue takes.
 static uint32_t room(const struct vb_queue *q)
 {
-	return q->depth - (q->tail - __atomic_load_n(&q->head, __ATOMIC_ACQUIRE));
+	return q->depth - (q->tail - q->head);
 }
 
 // posted is the part of a chain of k that the device took. A driver that fails
@@ -173,10 +186,11 @@ static int build_recv(struct ibv_recv_wr *o, struct vb_slot *slot, const struct 
 {
 	if (!slot)
 		return ENOMEM;
-	if (!sges_fit(w->first_sge, w->num_sge, nsge))
+	if (!sges_fit(slot->q, w->first_sge, w->num_sge, nsge))
 		return EINVAL;
 	slot->id = w->id;
 	slot->op = VB_RECV;
+	slot->busy = 1;
 	o->wr_id = (uintptr_t)slot;
 	o->sg_list = w->num_sge ? (struct ibv_sge *)sge + w->first_sge : NULL;
 	o->num_sge = w->num_sge;
@@ -237,6 +251,7 @@ int vb_post_bind(struct ibv_qp *qp, struct vb_queue *q, struct ibv_mw *mw, uint3
 		return -ENOMEM;
 	slot->id = id;
 	slot->op = VB_BIND;
+	slot->busy = flags & VB_SIGNALED;
 	slot->pos = q->tail;
 	memset(&w, 0, sizeof w);
 	w.wr_id = (uintptr_t)slot;
@@ -257,16 +272,21 @@ int vb_post_bind(struct ibv_qp *qp, struct vb_queue *q, struct ibv_mw *mw, uint3
 	return 0;
 }
 
-// free_slot gives the place of a completed WR back, and for a send queue those
-// of the unsignaled WRs before it.
+// free_slot gives the place of a completed WR back, and those of the unsignaled
+// ones before it.
 static void free_slot(struct vb_slot *slot)
 {
 	struct vb_queue *q = slot->q;
 
-	if (q->shared)
+	if (q->shared) {
 		q->unused_slots[q->unused++] = slot - q->slot;
-	else
-		__atomic_store_n(&q->head, slot->pos + 1, __ATOMIC_RELEASE);
+		return;
+	}
+	slot->busy = 0;
+	if ((int32_t)(slot->pos + 1 - q->done) > 0)
+		q->done = slot->pos + 1;
+	while (q->head != q->done && !q->slot[q->head & q->mask].busy)
+		q->head++;
 }
 
 // convert fills in o, or returns 0 for the completion of a queue that is gone.

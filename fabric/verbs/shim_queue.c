@@ -6,7 +6,7 @@
 #include "shim.h"
 
 // vb_new_queue has one reference, the caller's.
-struct vb_queue *vb_new_queue(uint32_t depth, int shared)
+struct vb_queue *vb_new_queue(uint32_t depth, uint32_t max_sge, int shared)
 {
 	struct vb_queue *q;
 	uint32_t size = 1;
@@ -20,6 +20,7 @@ struct vb_queue *vb_new_queue(uint32_t depth, int shared)
 	q->shared = shared;
 	q->depth = depth;
 	q->mask = size - 1;
+	q->max_sge = max_sge;
 	for (uint32_t i = 0; i < size; i++)
 		q->slot[i].q = q;
 	if (!shared)

@@ -43,7 +43,7 @@ func (d *device) NewSharedReceiveQueue(depth, maxSGE int) (fabric.SharedReceiveQ
 }
 
 func (s *sharedReceiveQueue) create(depth, maxSGE int) (err error) {
-	if s.queue, err = C.vb_new_queue(C.uint32_t(depth), 1); s.queue == nil {
+	if s.queue, err = C.vb_new_queue(C.uint32_t(depth), C.uint32_t(maxSGE), 1); s.queue == nil {
 		return lastErrno(err)
 	}
 	if s.srq, err = C.vb_create_srq(s.d.pd, C.uint32_t(depth), C.uint32_t(maxSGE)); s.srq == nil {
