@@ -136,7 +136,7 @@ func (b *batch) iov(p []byte, o *out) {
 	base := unsafe.SliceData(p)
 	if n := len(b.iovs); n > o.first {
 		last := &b.iovs[n-1]
-		if unsafe.Add(unsafe.Pointer(last.Base), last.Len) == unsafe.Pointer(base) {
+		if uintptr(unsafe.Pointer(last.Base))+uintptr(last.Len) == uintptr(unsafe.Pointer(base)) {
 			last.Len += uint64(len(p))
 			return
 		}
