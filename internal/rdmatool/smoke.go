@@ -245,7 +245,7 @@ func (s *smoke) connect(ctx context.Context) (string, error) {
 	s.a.conn, err = s.dev.Dial(ctx, netip.AddrPort{}, l.Addr(), s.a.config("request"))
 	if err != nil {
 		l.Close() // ends the goroutine
-		return "", fmt.Errorf("%w (accept: %v)", err, <-accepted)
+		return "", fmt.Errorf("%w (accept: %w)", err, <-accepted)
 	}
 	if err := <-accepted; err != nil {
 		return "", err
