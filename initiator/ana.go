@@ -78,6 +78,14 @@ func (c *Controller) refreshANA(a *association) {
 	})
 }
 
+// askANA is refreshANA, now and then.
+func (c *Controller) askANA(now int64) {
+	asked := c.anaAsked.Load()
+	if a := c.assoc.Load(); now-asked >= int64(recheckANA) && c.anaAsked.CompareAndSwap(asked, now) {
+		c.refreshANA(a)
+	}
+}
+
 // access is the state of a namespace on this controller: optimized when the
 // controller says nothing of it.
 func (c *Controller) access(nsid uint32) nvme.ANAState {

@@ -66,6 +66,7 @@ type Controller struct {
 	absent   atomic.Pointer[[]*Namespace] // open ones that it does not have
 	engines  atomic.Pointer[[]*engine]    // of the I/O queues that are connected and not taken
 	ana      atomic.Pointer[anaTable]     // nil: the controller does not report ANA
+	anaAsked atomic.Int64                 // monotonic, when askANA last had it read
 	keysWork atomic.Bool                  // a command with a key of its own was answered
 
 	mu         sync.Mutex

@@ -235,17 +235,31 @@ func (d *dispatcher) verdictLocked(r *request, now int64) (int64, error) {
 	if err := d.hopeless(); err != nil {
 		return 0, err
 	}
+	retry := d.refresh(now)
 	if d.fastFail < 0 {
-		return math.MaxInt64, nil
+		return retry, nil
 	}
 	since := r.held
 	if d.down != 0 {
 		since = min(since, d.down)
 	}
 	if at := since + int64(d.fastFail); at > now {
-		return at, nil
+		return min(at, retry), nil
 	}
 	return 0, fmt.Errorf("%w: for %v there was no way to namespace %d: %w", ErrPathLost, d.fastFail, r.nsid, d.why())
+}
+
+// refresh has controllers that are live, but not accessible, asked for their
+// states, should events be lost. It says when to look again.
+func (d *dispatcher) refresh(now int64) int64 {
+	next := int64(math.MaxInt64)
+	for _, c := range *d.paths.Load() {
+		if c.usable() && c.ana.Load() != nil {
+			next = now + int64(recheckANA)
+			c.askANA(now)
+		}
+	}
+	return next
 }
 
 // hopeless is an error when no controller will ever come back.

@@ -220,6 +220,10 @@ func (c *Controller) attach(n *Namespace) {
 // Close closes every path; what is in flight fails. Closing twice is nil.
 func (m *Multipath) Close() error {
 	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil
+	}
 	m.closed = true
 	paths := m.paths
 	m.paths = nil
