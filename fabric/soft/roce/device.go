@@ -41,13 +41,15 @@ type device struct {
 	control *control
 	engines [maxEngines + 1]atomic.Pointer[engine]
 
-	mu    sync.Mutex
-	users map[*engine]int // CQs of each
+	mu      sync.Mutex
+	users   map[*engine]int // CQs of each
+	present bool            // the interface has the address
+	up      bool
 }
 
 // openDevice binds the sockets of an interface's address.
 func openDevice(p *Provider, i iface) (*device, error) {
-	d := &device{p: p, addr: i.addr.WithZone(""), zone: i.index, info: p.describe(i), users: make(map[*engine]int)}
+	d := &device{p: p, addr: i.addr.WithZone(""), zone: i.index, info: p.describe(i), users: make(map[*engine]int), present: true, up: i.up}
 	if d.info.MTU == 0 {
 		return nil, opError("open", d.info.Name, fmt.Errorf("%w: an interface MTU of %d is too small for RoCE", fabric.ErrNotSupported, i.mtu))
 	}

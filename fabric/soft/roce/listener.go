@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -20,11 +21,30 @@ type listener struct {
 	p       *Provider
 	addr    netip.AddrPort
 	backlog chan *request
-	devices []*device // a reference each
 	done    chan struct{}
 
-	mu     sync.Mutex
-	closed bool
+	mu      sync.Mutex
+	devices []*device // a reference each
+	closed  bool
+}
+
+// has says whether the listener has the device of an address.
+func (l *listener) has(a netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.devices, func(d *device) bool { return d.addr == a })
+}
+
+// add takes over a reference to a device. It is false when the listener is
+// closed or has the device already.
+func (l *listener) add(d *device) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || slices.Contains(l.devices, d) {
+		return false
+	}
+	l.devices = append(l.devices, d)
+	return true
 }
 
 // covers says whether requests for a are the listener's.
@@ -77,6 +97,7 @@ func (l *listener) Close() error {
 		return nil
 	}
 	l.closed = true
+	devices := l.devices
 	l.mu.Unlock()
 	close(l.done)
 	l.p.unlisten(l)
@@ -84,7 +105,7 @@ func (l *listener) Close() error {
 		r := <-l.backlog
 		r.reject(fabric.RejectBadServiceID, nil)
 	}
-	for _, d := range l.devices {
+	for _, d := range devices {
 		d.Release()
 	}
 	return nil

@@ -7,9 +7,10 @@
 // Poll: a packet goes from the socket to the completion without crossing a
 // goroutine. Packets find the socket of their QP by the low bits of its number.
 //
-//	goroutines       of each device: one reads the connection manager's socket
-//	                 (routineRead), one wakes owners that sleep (routineWait)
-//	on the data path none
+//	goroutines  of the provider: one follows the interfaces (routineWatch)
+//	            of each device: one reads the connection manager's socket
+//	            (routineRead), one wakes owners that sleep (routineWait)
+//	            on the data path: none
 package roce
 
 import (
@@ -40,6 +41,7 @@ type Provider struct {
 	mu        sync.Mutex
 	devices   map[netip.Addr]*device
 	listeners map[*listener]struct{}
+	watch     *watcher // while there are devices
 	closed    bool
 }
 
@@ -110,6 +112,9 @@ func (p *Provider) open(i iface) (*device, error) {
 		return nil, err
 	}
 	p.devices[addr] = d
+	if p.watch == nil {
+		p.watch, _ = newWatcher(p) // without it devices emit no events
+	}
 	return d, nil
 }
 
@@ -119,6 +124,10 @@ func (p *Provider) forget(d *device) {
 	defer p.mu.Unlock()
 	if p.devices[d.addr] == d {
 		delete(p.devices, d.addr)
+	}
+	if len(p.devices) == 0 && p.watch != nil {
+		go p.watch.close() // it may be waiting for mu
+		p.watch = nil
 	}
 }
 
