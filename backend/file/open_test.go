@@ -176,6 +176,12 @@ func TestSizes(t *testing.T) {
 	if changed, err := d.Refresh(); !changed || err != nil {
 		t.Errorf("refresh after Grow: %v, %v", changed, err)
 	}
+	if err := os.Truncate(path, 16*4096+1000); err != nil {
+		t.Fatal(err)
+	}
+	if changed, err := d.Refresh(); changed || err != nil {
+		t.Errorf("refresh after a tail grew: %v, %v", changed, err)
+	}
 }
 
 // A file that is cut under the device: reads beyond its end say so, and from
