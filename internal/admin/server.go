@@ -127,7 +127,8 @@ func answerStatus(w http.ResponseWriter, r *http.Request, c Control) {
 }
 
 func answerReload(w http.ResponseWriter, r *http.Request, c Control) {
-	res, err := c.Reload(r.Context())
+	// Who asked may go; what was begun goes on.
+	res, err := c.Reload(context.WithoutCancel(r.Context()))
 	out := Reload{}
 	if err != nil {
 		out.Errors = []string{err.Error()}
