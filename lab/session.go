@@ -44,11 +44,14 @@ func newSession(ctx context.Context, name string, scenarios []scenario, out io.W
 	if err != nil {
 		return nil, err
 	}
-	if err := prep.provide(scenarios); err != nil {
-		return nil, err
-	}
 	dir, err := newRun(prep.out, name)
 	if err != nil {
+		return nil, err
+	}
+	if err := prep.freeze(dir); err != nil {
+		return nil, err
+	}
+	if err := prep.provide(scenarios, filepath.Join(dir, "bin")); err != nil {
 		return nil, err
 	}
 	routine, err := loadPatterns(filepath.Join(prep.lab, "kernel-lines.txt"))
@@ -63,31 +66,49 @@ func newSession(ctx context.Context, name string, scenarios []scenario, out io.W
 	return &session{ctx: ctx, prep: prep, dir: dir, routine: routine, out: out}, nil
 }
 
-// provide builds on the machine what the scenarios need of it.
-func (p prepared) provide(scenarios []scenario) error {
+// freeze gives the run a copy of the lab's scripts. The guest caches what it
+// has read of the machine's files: one that changes under it would be half old
+// and half new. It also shows later what was run.
+func (p *prepared) freeze(dir string) error {
+	frozen := filepath.Join(dir, "lab")
+	if err := os.Mkdir(frozen, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"guest", "scenarios", "kernel-lines.txt"} {
+		if err := runAll(exec.Command("cp", "-r", filepath.Join(p.lab, name), frozen)); err != nil {
+			return err
+		}
+	}
+	p.lab = frozen
+	return nil
+}
+
+// provide makes the programs that the scenarios need, in the folder bin.
+func (p prepared) provide(scenarios []scenario, bin string) error {
 	need := func(word string) bool {
 		return slices.ContainsFunc(scenarios, func(s scenario) bool { return slices.Contains(s.needs, word) })
 	}
-	if need("siw") {
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		return err
+	}
+	if need("siw") || need("siw_wire") || need("soft_iwarp") {
 		if err := prepareModule(p.paths, p.kernel, siw); err != nil {
 			return err
 		}
 	}
+	var cmds []*exec.Cmd
 	if need("raw") {
-		build := exec.Command("go", "test", "-c", "-tags", "lab", "-o", filepath.Join(p.cache, "raw.test"), "./lab/raw")
-		build.Dir = p.repo
-		if err := runAll(build); err != nil {
-			return err
-		}
+		cmds = append(cmds, exec.Command("go", "test", "-c", "-tags", "lab", "-o", filepath.Join(bin, "raw.test"), "./lab/raw"))
 	}
-	if need("target") && os.Getenv("LAB_TARGET") == "" {
-		build := exec.Command("go", "build", "-o", filepath.Join(p.repo, "bin")+"/", "./cmd/...")
-		build.Dir = p.repo
-		if err := runAll(build); err != nil {
-			return err
-		}
+	if other := os.Getenv("LAB_TARGET"); other != "" {
+		cmds = append(cmds, exec.Command("cp", other, filepath.Join(bin, "nvmf-target")))
+	} else if need("target") {
+		cmds = append(cmds, exec.Command("go", "build", "-o", bin+"/", "./cmd/..."))
 	}
-	return nil
+	for _, c := range cmds {
+		c.Dir = p.repo
+	}
+	return runAll(cmds...)
 }
 
 // run runs one scenario, booting a guest when there is none.
@@ -113,7 +134,9 @@ func (s *session) boot() error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	v, err := startVM(s.ctx, s.prep.paths, s.prep.kernel, vmConfig{dir: dir, mode: "scenarios", timeout: 12 * time.Hour, raw: passedEnv(os.Environ())})
+	v, err := startVM(s.ctx, s.prep.paths, s.prep.kernel, vmConfig{dir: dir, mode: "scenarios", timeout: 12 * time.Hour,
+		env: map[string]string{"BIN": filepath.Join(s.dir, "bin")}, raw: passedEnv(os.Environ()),
+	})
 	if err != nil {
 		return err
 	}
@@ -219,8 +242,11 @@ func (s *session) stop(grace time.Duration) {
 	s.vm = nil
 }
 
-// close ends the session.
-func (s *session) close() { s.stop(15 * time.Second) }
+// close ends the session. The programs go; they can be built again.
+func (s *session) close() {
+	s.stop(15 * time.Second)
+	os.RemoveAll(filepath.Join(s.dir, "bin"))
+}
 
 // writeAtomic writes a file that a reader sees either not at all or whole.
 func writeAtomic(path, text string) error {

@@ -63,7 +63,7 @@ run_scenario() {
 	mv "$dir/verdict.part" "$dir/verdict"
 }
 
-export LAB REPO SHARE
+export LAB REPO SHARE BIN
 mkdir -p /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup
 # The kernel's lines reach the machine also when the guest does not live to
 # the end of a scenario.

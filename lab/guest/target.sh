@@ -4,9 +4,9 @@ TARGET_PID=
 TARGET_PREFIX=() # words before the daemon's: how it comes into another network namespace
 PROVIDER=verbs   # of the daemon's listeners
 
-# need_target: the daemon was built, or LAB_TARGET names another build of it.
+# need_target: the daemon as it was built for this run, or the one LAB_TARGET named.
 need_target() {
-	NVMF_TARGET=${LAB_TARGET:-$REPO/bin/nvmf-target}
+	NVMF_TARGET=$BIN/nvmf-target
 	[ -x "$NVMF_TARGET" ] || { echo "no $NVMF_TARGET"; return 1; }
 	# The name by which the kernel lists the daemon's RDMA objects; the "pid" there
 	# is that of a thread.
@@ -15,7 +15,7 @@ need_target() {
 
 # need_raw: the tests of lab/raw as a program, RAW.
 need_raw() {
-	RAW=$LAB/cache/raw.test
+	RAW=$BIN/raw.test
 	[ -x "$RAW" ]
 }
 

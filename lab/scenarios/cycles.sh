@@ -4,7 +4,7 @@
 # needs: target roce
 # timeout: 240s
 
-cycles=${LAB_CYCLES:-20}
+cycles=${LAB_CYCLES:-15}
 NQN=nqn.2026-11.io.nvmf:lab-cycles
 start_target <<END
 $(front)

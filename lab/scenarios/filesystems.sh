@@ -9,7 +9,7 @@ start_target <<END
 $(front)
 backends:
   - {name: disk, type: file, path: $WORK/disk.img, size: 512MiB, block_size: 4096}
-  - {name: ram, type: mem, size: 320MiB, block_size: 512}
+  - {name: ram, type: mem, size: 64MiB, block_size: 512}
 subsystems:
   - nqn: $NQN
     hosts: any
@@ -22,5 +22,4 @@ ns_dev $NQN 1
 filesystem_check "$DEV" ext4
 filesystem_check "$DEV" xfs
 ns_dev $NQN 2
-filesystem_check "$DEV" xfs
 filesystem_check "$DEV" ext4

@@ -31,8 +31,8 @@ connect $NQN --nr-io-queues=2 --queue-size=128
 while read -r nsid name least; do
 	ns_dev $NQN "$nsid"
 	fio_verify "$name-1" "$DEV" --bsrange="$least-1m" --iodepth=1 --size=2m
-	fio_verify "$name-16" "$DEV" --bsrange="$least-1m" --iodepth=16
-	fio_verify "$name-128" "$DEV" --bsrange="$least-16k" --iodepth=128 --size=4m
+	fio_verify "$name-16" "$DEV" --bsrange="$least-1m" --iodepth=16 --size=4m
+	fio_verify "$name-128" "$DEV" --bsrange="$least-16k" --iodepth=128 --size=2m
 done <<END
 1 file512 512
 2 file4k 4k

@@ -18,10 +18,10 @@ for seconds in 1 5; do
 	connect $NQN-$seconds --keep-alive-tmo=$seconds
 	ns_dev $NQN-$seconds 1
 	fio --output="$OUT/fio-$seconds.json" --output-format=json --name=ka --filename="$DEV" --ioengine=libaio --direct=1 \
-		--rw=randrw --bs=4k --iodepth=128 --numjobs=2 --time_based --runtime=14 --size=32m --norandommap &
+		--rw=randrw --bs=4k --iodepth=128 --numjobs=2 --time_based --runtime=12 --size=32m --norandommap &
 	load[seconds]=$!
 done
-end=$((SECONDS + 12))
+end=$((SECONDS + 10))
 commands=0
 while [ $SECONDS -lt $end ]; do
 	nvme id-ctrl "/dev/$CTRL" >/dev/null
@@ -31,5 +31,5 @@ check_at_least "admin commands answered meanwhile" $commands 3
 for seconds in 1 5; do check "load with keep-alive time $seconds" wait ${load[seconds]}; done
 
 say "idle: only the keep-alive holds them"
-sleep 8
+sleep 6
 check_eq "live controllers" "$(cat /sys/class/nvme/*/state | grep -c live)" 2

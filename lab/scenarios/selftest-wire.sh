@@ -4,7 +4,7 @@
 # rxe of 6.1 cannot take it ("rxe_reg_fast_mr: mr->lkey not free" on the first
 # repeated SEND with invalidate, then the request times out).
 #
-# set: quick
+# set: soak
 # needs: wire nvmet
 # timeout: 90s
 
