@@ -325,9 +325,9 @@ const (
 )
 
 func newBound(b *testing.B) *bound {
-	x := &bound{to: newRawAddr(netip.MustParseAddrPort("127.0.0.3:4791"), 0)}
+	x := &bound{to: newRawAddr(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), testPort), 0)}
 	take := func(addr string) pair {
-		var o Options
+		o := Options{Port: testPort}
 		if err := o.setDefaults(); err != nil {
 			b.Fatal(err)
 		}

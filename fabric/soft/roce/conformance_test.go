@@ -2,14 +2,20 @@ package roce
 
 import (
 	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 )
 
+// testPort is the UDP port of these tests, so that those of other packages that
+// run at the same time do not hold their addresses.
+var testPort = uint16(20000 + os.Getpid()%20000)
+
 func newProvider(t testing.TB, o Options) *Provider {
 	t.Helper()
+	def(&o.Port, testPort)
 	p, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -40,16 +40,21 @@ type device struct {
 	waiter  *waiter
 	control *control
 	engines [maxEngines + 1]atomic.Pointer[engine]
+	gone    chan struct{} // closed when the address is free again
 
 	mu      sync.Mutex
 	users   map[*engine]int // CQs of each
 	present bool            // the interface has the address
 	up      bool
+	ended   bool // the last reference is gone
 }
 
 // openDevice binds the sockets of an interface's address.
 func openDevice(p *Provider, i iface) (*device, error) {
-	d := &device{p: p, addr: i.addr.WithZone(""), zone: i.index, info: p.describe(i), users: make(map[*engine]int), present: true, up: i.up}
+	d := &device{
+		p: p, addr: i.addr.WithZone(""), zone: i.index, info: p.describe(i), gone: make(chan struct{}),
+		users: make(map[*engine]int), present: true, up: i.up,
+	}
 	if d.info.MTU == 0 {
 		return nil, opError("open", d.info.Name, fmt.Errorf("%w: an interface MTU of %d is too small for RoCE", fabric.ErrNotSupported, i.mtu))
 	}
@@ -82,10 +87,18 @@ func opError(op, device string, err error) error {
 	return &fabric.OpError{Op: op, Device: device, Err: err}
 }
 
-// finish is called when the last reference is gone.
+// finish is called when the last reference is gone. Engines of CQs that the user
+// has left open keep the sockets until they are closed.
 func (d *device) finish() {
+	d.mu.Lock()
+	d.ended = true
+	orphans := len(d.users)
+	d.mu.Unlock()
+	if orphans == 0 {
+		d.shut()
+	}
 	d.p.forget(d)
-	d.shut()
+	close(d.gone)
 }
 
 func (d *device) shut() {
@@ -173,8 +186,18 @@ func (d *device) join(e *engine, q *completionQueue) {
 
 // leave ends the engines that only q used.
 func (d *device) leave(q *completionQueue) {
+	if d.drop(q) {
+		d.shut()
+	}
+}
+
+// drop is leave, and true when the device was waiting for its last engine.
+func (d *device) drop(q *completionQueue) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if len(*q.engines.Load()) == 0 {
+		return false
+	}
 	for _, e := range *q.engines.Load() {
 		var cqs []*completionQueue
 		for _, o := range *e.cqs.Load() {
@@ -190,6 +213,7 @@ func (d *device) leave(q *completionQueue) {
 		}
 	}
 	q.engines.Store(new([]*engine))
+	return d.ended && len(d.users) == 0
 }
 
 // forward hands a packet that came to the wrong socket to the right engine, or

@@ -178,7 +178,7 @@ func TestInteropRpingClient(t *testing.T) {
 		for _, size := range []int{64, 5000, 65000} {
 			t.Run(fmt.Sprintf("%s/%d", addr, size), func(t *testing.T) {
 				const rounds = 20
-				p := newProvider(t, Options{})
+				p := newProvider(t, Options{Port: Port})
 				e := newInteropEnd(t, p, addr)
 				l, err := p.Listen(context.Background(), netip.AddrPortFrom(netip.MustParseAddr(addr), 7174), fabric.ListenConfig{})
 				if err != nil {
@@ -235,7 +235,7 @@ func TestInteropRpingServer(t *testing.T) {
 		t.Run(addr, func(t *testing.T) {
 			const rounds, size = 20, 5000
 			wait := onKernel(t, "rping", "-s", "-a", addr, "-p", "7175", "-C", fmt.Sprint(rounds), "-S", fmt.Sprint(size))
-			e := newInteropEnd(t, newProvider(t, Options{}), ourAddrs[i])
+			e := newInteropEnd(t, newProvider(t, Options{Port: Port}), ourAddrs[i])
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
 			e.dial(ctx, netip.AddrPortFrom(netip.MustParseAddr(addr), 7175))

@@ -151,7 +151,7 @@ func TestInteropPerftest(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			p := &perftestPeer{interopEnd: newInteropEnd(t, newProvider(t, Options{}), ourAddrs[0])}
+			p := &perftestPeer{interopEnd: newInteropEnd(t, newProvider(t, Options{Port: Port}), ourAddrs[0])}
 			args := append([]string{"-d", "rxe0", "-F", "-n", fmt.Sprint(iterations)}, c.args...)
 			if c.tool != "ib_atomic_bw" {
 				args = append(args, "-s", fmt.Sprint(c.size))

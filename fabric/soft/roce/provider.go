@@ -104,8 +104,13 @@ func (p *Provider) open(i iface) (*device, error) {
 		return nil, opError("open", i.name(), net.ErrClosed)
 	}
 	addr := i.addr.WithZone("")
-	if d := p.devices[addr]; d != nil && d.Acquire() {
-		return d, nil
+	for d := p.devices[addr]; d != nil; d = p.devices[addr] {
+		if d.Acquire() {
+			return d, nil
+		}
+		p.mu.Unlock()
+		<-d.gone // it is being closed
+		p.mu.Lock()
 	}
 	d, err := openDevice(p, i)
 	if err != nil {

@@ -6,7 +6,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nvmf-go/nvmf/fabric"
@@ -87,18 +89,20 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%+v: %v", o, err)
 		}
 	}
-	p := newProvider(t, Options{})
+	p, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if p.Name() != "roce" || p.opts.Port != 4791 || p.opts.MTU != wire.MTU4096.Bytes() {
 		t.Errorf("%+v", p.opts)
 	}
 }
 
-// A port of its own keeps a pair apart from everybody on 4791.
+// A port of its own keeps a pair apart from everybody on another.
 func TestOtherPort(t *testing.T) {
-	standard := newProvider(t, Options{})
-	d := newBenchEnd(t, standard, "127.0.0.2")
+	d := newBenchEnd(t, newProvider(t, Options{}), "127.0.0.2")
 	defer d.closeAll(t)
-	x, y := benchPair(t, Options{Port: 14791, MTU: 256, DSCP: 26, NoGSO: true, NoGRO: true}, nil)
+	x, y := benchPair(t, Options{Port: testPort + 1, MTU: 256, DSCP: 26, NoGSO: true, NoGRO: true}, nil)
 	exchange(t, x, y, 30, rand.New(rand.NewPCG(5, 5)))
 	if mtu := x.qp.(*queuePair).Config().MTU; mtu != 256 {
 		t.Errorf("path MTU %d", mtu)
@@ -134,4 +138,78 @@ func TestClosed(t *testing.T) {
 	if _, err := p.Listen(context.Background(), netip.MustParseAddrPort("127.0.0.1:0"), fabric.ListenConfig{}); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("listen: %v", err)
 	}
+}
+
+// A device that is opened while its last reference is given back is there or
+// is made anew: nobody is told that the address is taken.
+func TestReopen(t *testing.T) {
+	p := newProvider(t, Options{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				d, err := p.Open("roce-lo-127.0.0.7")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				d.Close()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// The last reference to a device is a listener's, and completion queues are
+// still open when that is closed: they can be used and closed.
+func TestListenerOutlivesDevice(t *testing.T) {
+	p := newProvider(t, Options{})
+	x, y := benchPair(t, Options{}, nil)
+	l, err := p.Listen(context.Background(), netip.MustParseAddrPort("127.0.0.7:0"), fabric.ListenConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := l.(*listener).devices[0]
+	cq, err := d.NewCompletionQueue(16, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.engineFor(cq.(*completionQueue), cq.(*completionQueue)); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var wc [1]fabric.Completion
+	if _, err := cq.Poll(wc[:]); err != nil {
+		t.Error(err)
+	}
+	if err := cq.Arm(); err != nil {
+		t.Error(err)
+	}
+	if err := cq.Close(); err != nil {
+		t.Error(err)
+	}
+	if d, err := p.Open("roce-lo-127.0.0.7"); err != nil {
+		t.Error(err)
+	} else {
+		d.Close()
+	}
+	exchange(t, x, y, 5, rand.New(rand.NewPCG(1, 2))) // others notice nothing
+}
+
+// Link-local addresses need the interface to be said.
+func TestLinkLocal(t *testing.T) {
+	list, err := interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(list, func(i iface) bool { return i.up && i.addr.IsLinkLocalUnicast() && i.addr.Is6() })
+	if i < 0 {
+		t.Skip("the host has no link-local address")
+	}
+	p := newProvider(t, Options{})
+	x, y := newBenchEndFor(t, p, list[i].addr, list[i].addr), newBenchEndFor(t, p, list[i].addr, list[i].addr)
+	connectEnds(t, p, x, y, list[i].addr)
+	exchange(t, x, y, 20, rand.New(rand.NewPCG(6, 6)))
 }
