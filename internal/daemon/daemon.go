@@ -13,6 +13,7 @@ import (
 
 	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/internal/config"
+	"github.com/nvmf-go/nvmf/internal/providers"
 	"github.com/nvmf-go/nvmf/internal/version"
 	"github.com/nvmf-go/nvmf/nvme"
 	"github.com/nvmf-go/nvmf/target"
@@ -30,7 +31,7 @@ const (
 type Daemon struct {
 	// Constant.
 	log       *logrus.Logger
-	providers *Providers
+	providers *providers.Set
 	target    *target.Target
 	transport *rdma.Transport
 	started   time.Time
@@ -56,7 +57,7 @@ type Options struct {
 	Log *logrus.Logger
 	// Providers are the fabric providers that listeners may use; default those
 	// of this build.
-	Providers *Providers
+	Providers *providers.Set
 
 	// For tests.
 	open  func(config.Backend) (backend.Device, error) // default openBackend
@@ -68,7 +69,7 @@ func (o *Options) setDefaults() {
 		o.Log = logrus.New()
 	}
 	if o.Providers == nil {
-		o.Providers = DefaultProviders()
+		o.Providers = providers.Default()
 	}
 	if o.open == nil {
 		o.open = openBackend

@@ -228,27 +228,3 @@ func TestNeedRestart(t *testing.T) {
 		t.Errorf("%q, want %q", res.Restart, want)
 	}
 }
-
-func TestAutoProvider(t *testing.T) {
-	n := fabrictest.NewNetwork(fabrictest.Options{})
-	hard := n.NewProvider(fabrictest.DeviceOptions{Addrs: []netip.Addr{targetAddr}})
-	soft := n.NewProvider(fabrictest.DeviceOptions{Addrs: []netip.Addr{hostAddr}})
-	ps := &Providers{Software: "roce", Open: map[string]func() (fabric.Provider, error){
-		"verbs": func() (fabric.Provider, error) { return hard, nil },
-		"roce":  func() (fabric.Provider, error) { return soft, nil },
-	}}
-	for _, c := range []struct {
-		name, addr string
-		want       fabric.Provider
-	}{
-		{"auto", "10.0.0.1", hard}, {"auto", "0.0.0.0", hard}, {"auto", "127.0.0.1", soft},
-		{"verbs", "127.0.0.1", hard}, {"roce", "10.0.0.1", soft},
-	} {
-		if got, err := ps.For(t.Context(), c.name, netip.MustParseAddr(c.addr)); got != c.want || err != nil {
-			t.Errorf("%s %s: %v", c.name, c.addr, err)
-		}
-	}
-	if _, err := ps.For(t.Context(), "iwarp", targetAddr); !errors.Is(err, fabric.ErrNotSupported) {
-		t.Errorf("iwarp: %v", err)
-	}
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 	"github.com/nvmf-go/nvmf/internal/config"
+	"github.com/nvmf-go/nvmf/internal/providers"
 	"github.com/nvmf-go/nvmf/nvme"
 	"github.com/nvmf-go/nvmf/target/rdma/rdmatest"
 )
@@ -98,7 +99,7 @@ func TestListenerWaits(t *testing.T) {
 	var now atomic.Pointer[moving]
 	r := newRig(t, strings.Replace(head, "10.0.0.1", "0.0.0.0", 1)+"subsystems:\n"+subsystem("a", "any"), func(r *rig, o *Options) {
 		now.Store(&moving{r.net.NewProvider(), nil}) // has no device
-		o.Providers = &Providers{Open: map[string]func() (fabric.Provider, error){}}
+		o.Providers = &providers.Set{Open: map[string]func() (fabric.Provider, error){}}
 		o.Providers.Open["verbs"] = func() (fabric.Provider, error) { return &switched{&now}, nil }
 	})
 	l := r.status().Listeners[0]

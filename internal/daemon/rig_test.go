@@ -17,6 +17,7 @@ import (
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 	"github.com/nvmf-go/nvmf/internal/config"
+	"github.com/nvmf-go/nvmf/internal/providers"
 	"github.com/nvmf-go/nvmf/nvme"
 	"github.com/nvmf-go/nvmf/target/rdma/rdmatest"
 )
@@ -96,8 +97,8 @@ func newRig(t *testing.T, yaml string, change ...func(*rig, *Options)) *rig {
 }
 
 // only is a provider under the name verbs.
-func only(p fabric.Provider) *Providers {
-	return &Providers{Open: map[string]func() (fabric.Provider, error){"verbs": func() (fabric.Provider, error) { return p, nil }}}
+func only(p fabric.Provider) *providers.Set {
+	return &providers.Set{Open: map[string]func() (fabric.Provider, error){"verbs": func() (fabric.Provider, error) { return p, nil }}}
 }
 
 // until waits until cond holds.
