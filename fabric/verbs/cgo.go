@@ -27,8 +27,6 @@ package verbs
 import "C"
 
 import (
-	"errors"
-	"fmt"
 	"sync"
 	"unsafe"
 
@@ -116,5 +114,5 @@ func callLoad(verbs, cm string, keep bool) error {
 	if r == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %w", fabric.ErrNotSupported, errors.New(C.GoString(pm)))
+	return unavailable(C.GoString(pm))
 }

@@ -28,5 +28,16 @@
 // failed completion of verbs tells neither what failed nor of which queue.
 package verbs
 
+import "github.com/nvmf-go/nvmf/fabric"
+
 // ProviderName is the provider's name in configuration files.
 const ProviderName = "verbs"
+
+// unavailable is why this program has no verbs. It matches
+// fabric.ErrNotSupported.
+type unavailable string
+
+func (e unavailable) Error() string { return string(e) }
+
+// Is makes it a kind of fabric.ErrNotSupported.
+func (e unavailable) Is(target error) bool { return target == fabric.ErrNotSupported }

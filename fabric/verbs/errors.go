@@ -81,7 +81,23 @@ func registerError(err error, n int) error {
 		err, humanize.IBytes(uint64(n)), humanize.IBytes(lim.Cur))
 }
 
-const cmDevice = "/dev/infiniband/rdma_cm"
+const (
+	deviceFolder = "/dev/infiniband/"
+	cmDevice     = deviceFolder + "rdma_cm"
+)
+
+// openError explains why a device could not be opened: libibverbs says that its
+// file does not exist when the user may not open it.
+func openError(file string, err error) error {
+	if unix.Access(file, unix.R_OK|unix.W_OK) == unix.EACCES {
+		return noPermission(file, unix.EACCES)
+	}
+	return err
+}
+
+func noPermission(file string, err error) error {
+	return fmt.Errorf("no permission for %s: run as root, or give the user access to it (%w)", file, err)
+}
 
 // cmError explains why no event channel could be had.
 func cmError(err error, device string) error {
@@ -91,7 +107,7 @@ func cmError(err error, device string) error {
 	case errors.Is(statErr, fs.ErrNotExist):
 		return fmt.Errorf("rdma_cm is not loaded: modprobe rdma_ucm (%w)", err)
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
-		return fmt.Errorf("no permission for %s: run as root, or give the user access to it (%w)", device, err)
+		return noPermission(device, err)
 	}
 	return err
 }

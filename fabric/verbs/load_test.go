@@ -76,6 +76,22 @@ func TestCMErrorNamesTheModule(t *testing.T) {
 	}
 }
 
+func TestOpenError(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "uverbs0")
+	if err := openError(file, unix.ENOENT); err != unix.ENOENT {
+		t.Errorf("absent: %v", err)
+	}
+	if err := os.WriteFile(file, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		t.Skip("root may open anything")
+	}
+	if err := openError(file, unix.ENOENT); !errors.Is(err, unix.EACCES) {
+		t.Errorf("not ours: %v", err)
+	}
+}
+
 func TestErrno(t *testing.T) {
 	if errno(0) != nil {
 		t.Error("0 is an error")

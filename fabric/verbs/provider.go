@@ -54,7 +54,8 @@ func (p *provider) Devices() ([]fabric.DeviceInfo, error) {
 	for _, e := range entries {
 		name := C.GoString(&e.name[0])
 		if e.ctx == nil {
-			infos = append(infos, fabric.DeviceInfo{Name: name, Provider: ProviderName, Note: "cannot be opened: " + errno(int(e.err)).Error()})
+			why := openError(deviceFolder+C.GoString(&e.file[0]), errno(int(e.err)))
+			infos = append(infos, fabric.DeviceInfo{Name: name, Provider: ProviderName, Note: "cannot be opened: " + why.Error()})
 			continue
 		}
 		info, err := p.describe(name, e.ctx)

@@ -160,9 +160,11 @@ struct vb_info {
 };
 
 // vb_entry is a device of the list: ctx is librdmacm's context of it, or NULL
-// with the errno that says why it cannot be opened.
+// with the errno that says why it cannot be opened. file is its device file,
+// without the folder.
 struct vb_entry {
 	char name[64];
+	char file[64];
 	struct ibv_context *ctx;
 	int err;
 };

@@ -53,6 +53,7 @@ int vb_list(struct vb_entry *e, int n)
 	ctxs = num ? vb.rdma_get_devices_(NULL) : NULL;
 	for (i = 0; i < num && i < n; i++) {
 		copy_name(e[i].name, vb.ibv_get_device_name_(devs[i]));
+		copy_name(e[i].file, devs[i]->dev_name);
 		e[i].ctx = find_context(ctxs, e[i].name);
 		e[i].err = e[i].ctx ? 0 : open_errno(devs[i]);
 	}

@@ -2,16 +2,12 @@
 
 package verbs
 
-import (
-	"fmt"
+import "github.com/nvmf-go/nvmf/fabric"
 
-	"github.com/nvmf-go/nvmf/fabric"
-)
-
-// New fails: this program was built without libibverbs. The error wraps
+// New fails: this program was built without libibverbs. The error matches
 // fabric.ErrNotSupported.
 func New() (fabric.Provider, error) {
-	return nil, &fabric.OpError{Op: "load " + ProviderName, Err: fmt.Errorf("%w: %s", fabric.ErrNotSupported, whyNot)}
+	return nil, &fabric.OpError{Op: "load " + ProviderName, Err: whyNot}
 }
 
-const whyNot = "this program was built without RDMA verbs (they need Linux, cgo and no build tag nordma)"
+const whyNot unavailable = "this program was built without RDMA verbs, which need Linux, cgo and no build tag nordma"

@@ -3,6 +3,8 @@
 package verbs
 
 import (
+	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"testing"
@@ -16,6 +18,7 @@ import (
 //
 //	NVMF_TEST_LINK_DOWN="ip link set eth0 down" NVMF_TEST_LINK_UP=...
 //	NVMF_TEST_UNPLUG="rdma link delete rxe0"
+//	NVMF_TEST_PLUG="rdma link add rxe1 ..." NVMF_TEST_PLUG_ADDR=10.8.0.1
 
 func command(t *testing.T, variable string) func() *exec.Cmd {
 	cmd := os.Getenv(variable)
@@ -98,4 +101,42 @@ func TestUnplug(t *testing.T) {
 		closing(t, e.conn)
 	}
 	go cmd.Wait()
+}
+
+// A device comes after the provider was made: its address can be listened on
+// from then.
+func TestPlug(t *testing.T) {
+	plug, addr := command(t, "NVMF_TEST_PLUG"), os.Getenv("NVMF_TEST_PLUG_ADDR")
+	p, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, p)
+	before, err := p.Devices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.AddrPortFrom(netip.MustParseAddr(addr), 4420)
+	if _, err := p.Listen(deadline(t), at, fabric.ListenConfig{}); !errors.Is(err, fabric.ErrAddrNotAvailable) {
+		t.Errorf("listen too early: %v", err)
+	} else {
+		t.Log(err)
+	}
+	if out, err := plug().CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	l, err := p.Listen(deadline(t), at, fabric.ListenConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, l)
+	after, err := p.Devices()
+	if err != nil || len(after) != len(before)+1 {
+		t.Errorf("devices %v, %v before, %v", after, before, err)
+	}
+	d, err := p.DeviceFor(deadline(t), at.Addr(), netip.Addr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, d)
 }

@@ -150,9 +150,12 @@ func writeJSON(w io.Writer, v any) error {
 func (l *Listing) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	if len(l.Devices) > 0 {
-		fmt.Fprintf(&b, "%s\n\n%s\n", l.deviceTable(), l.limitTable())
+		b.WriteString(l.deviceTable() + "\n")
 	} else {
 		b.WriteString("no RDMA device\n")
+	}
+	if limits := l.limitTable(); limits != "" {
+		b.WriteString("\n" + limits + "\n")
 	}
 	if len(l.Absent) > 0 {
 		b.WriteByte('\n')
@@ -183,12 +186,19 @@ func (l *Listing) deviceTable() string {
 	return t.Render()
 }
 
+// limitTable is empty when no device can be opened.
 func (l *Listing) limitTable() string {
 	t := newTable("device", "qps", "cqs", "srqs", "mrs", "qp depth", "cq depth", "sges", "inline", "reads", "message", "region", "also")
 	for _, d := range l.Devices {
 		m := d.Limits
+		if m == (Limits{}) {
+			continue // it cannot be opened
+		}
 		t.AppendRow(table.Row{d.Name, count(m.QPs), count(m.CQs), count(m.SRQs), count(m.MRs), count(m.QPDepth), count(m.CQDepth),
 			count(m.SGEs), count(m.Inline), fmt.Sprintf("%d/%d", m.ORD, m.IRD), size(uint64(m.Message)), size(m.MRSize), features(m)})
+	}
+	if t.Length() == 0 {
+		return ""
 	}
 	return t.Render()
 }

@@ -43,6 +43,13 @@ type explained struct{ *fabrictest.Provider }
 
 func (explained) Diagnose() string { return "the kernel knows no RDMA device" }
 
+// locked has a device that cannot be opened.
+type locked struct{ *fabrictest.Provider }
+
+func (locked) Devices() ([]fabric.DeviceInfo, error) {
+	return []fabric.DeviceInfo{{Name: "mlx5_0", Provider: "verbs", Note: "cannot be opened: no permission"}}, nil
+}
+
 // broken fails to list.
 type broken struct{ *fabrictest.Provider }
 
@@ -53,7 +60,8 @@ func sources(t *testing.T) []Source {
 		{Name: "memory", Provider: provider(t,
 			fabrictest.DeviceOptions{Name: "mem0", Addrs: []netip.Addr{addr4, addr6}},
 			fabrictest.DeviceOptions{Name: "mem1", Limits: minimal})},
-		{Name: "verbs", Err: errors.New("libibverbs.so.1: cannot open shared object file: No such file or directory")},
+		{Name: "verbs", Provider: locked{provider(t)}},
+		{Name: "verbs2", Err: errors.New("libibverbs.so.1: cannot open shared object file: No such file or directory")},
 		{Name: "roce", Provider: explained{provider(t)}},
 		{Name: "iwarp", Provider: provider(t)},
 		{Name: "other", Provider: broken{provider(t)}},
@@ -195,8 +203,8 @@ func TestSmokeWithoutDevice(t *testing.T) {
 		want string
 	}{
 		"no device":           {explained{provider(t)}, SmokeConfig{}, "open the device: no RDMA device: the kernel knows no RDMA device"},
-		"unknown name":        {provider(t, full), SmokeConfig{Device: "mlx5_0"}, `open the device: no RDMA device "mlx5_0" (devices: mem0)`},
-		"none has an address": {provider(t, fabrictest.DeviceOptions{Name: "mem3"}), SmokeConfig{}, "open the device: no RDMA device is up and has an address (devices: mem3)"},
+		"unknown name":        {provider(t, full), SmokeConfig{Device: "mlx5_0"}, `open the device: no RDMA device "mlx5_0" (devices: mem0: in memory, for tests)`},
+		"none has an address": {provider(t, fabrictest.DeviceOptions{Name: "mem3"}), SmokeConfig{}, "open the device: no RDMA device is up and has an address (devices: mem3: in memory, for tests)"},
 		"no address":          {provider(t, fabrictest.DeviceOptions{Name: "mem3"}), SmokeConfig{Device: "mem3"}, "mem3 has no address: give - one"},
 		"foreign address":     {provider(t, full), SmokeConfig{Address: addr6}, "mem0 has [10.0.0.1], not fd00::1"},
 		"list fails":          {broken{provider(t, full)}, SmokeConfig{}, "netlink is down"},

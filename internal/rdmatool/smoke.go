@@ -167,16 +167,20 @@ func (s *smoke) choose() (fabric.DeviceInfo, error) {
 		if s.cfg.Device == i.Name || s.cfg.Device == "" && i.PortUp && len(i.Addrs) > 0 {
 			return i, nil
 		}
-		names = append(names, i.Name)
+		name := i.Name
+		if i.Note != "" {
+			name += ": " + i.Note
+		}
+		names = append(names, name)
 	}
 	switch {
 	case len(infos) == 0:
 		l := List([]Source{{Name: s.p.Name(), Provider: s.p}})
 		return fabric.DeviceInfo{}, fmt.Errorf("%w: %s", fabric.ErrNoDevice, l.Absent[0].Reason)
 	case s.cfg.Device == "":
-		return fabric.DeviceInfo{}, fmt.Errorf("%w is up and has an address (devices: %s)", fabric.ErrNoDevice, strings.Join(names, ", "))
+		return fabric.DeviceInfo{}, fmt.Errorf("%w is up and has an address (devices: %s)", fabric.ErrNoDevice, strings.Join(names, "; "))
 	}
-	return fabric.DeviceInfo{}, fmt.Errorf("%w %q (devices: %s)", fabric.ErrNoDevice, s.cfg.Device, strings.Join(names, ", "))
+	return fabric.DeviceInfo{}, fmt.Errorf("%w %q (devices: %s)", fabric.ErrNoDevice, s.cfg.Device, strings.Join(names, "; "))
 }
 
 func chooseAddr(info fabric.DeviceInfo, want netip.Addr) (netip.Addr, error) {
