@@ -19,7 +19,8 @@
 // A completed Write is in the page cache or the drive's cache: Info.WriteCache
 // is true, unless Options.WriteThrough is set or the medium is a block device
 // that has no volatile cache and is written directly. FUA is RWF_DSYNC, or the
-// write followed by fdatasync where there is no such flag. Flush is fdatasync;
+// write followed by fdatasync where there is no such flag; a Read with FUA is
+// followed by fdatasync, so that what it gave is stable. Flush is fdatasync;
 // Flushes that arrive while one runs share the next. After an fdatasync that
 // failed, the kernel has forgotten which data it could not write, and the next
 // one would succeed: every later Flush of the device therefore fails with

@@ -24,7 +24,8 @@ type Options struct {
 	// BlockSize is 512 or 4096 bytes, 0 means 4096.
 	BlockSize uint32
 	// MaxSize is how far Resize may grow the device, in bytes: so much address
-	// space is set aside. 0 means Size.
+	// space is set aside, or only Size when the system grants no more
+	// (vm.overcommit_memory 2). 0 means Size.
 	MaxSize uint64
 	// ReadOnly refuses writes: all is zeroes.
 	ReadOnly bool
@@ -69,14 +70,23 @@ func Open(o Options) (*Device, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_ANON | unix.MAP_PRIVATE | unix.MAP_NORESERVE
-	mem, err := unix.Mmap(-1, 0, int(o.MaxSize), prot, flags)
+	mem, err := reserve(o.MaxSize)
 	if err != nil {
-		return nil, fmt.Errorf("backend/mem: mapping %d bytes: %w", o.MaxSize, err)
+		o.MaxSize = o.Size
+		mem, err = reserve(o.MaxSize)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("backend/mem: mapping %d bytes: %w", o.Size, err)
 	}
 	d := &Device{opts: o, mem: mem}
 	d.size.Store(o.Size)
 	return d, nil
+}
+
+// reserve maps size bytes of zeroes that take memory when they are written.
+func reserve(size uint64) ([]byte, error) {
+	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_ANON | unix.MAP_PRIVATE | unix.MAP_NORESERVE
+	return unix.Mmap(-1, 0, int(size), prot, flags)
 }
 
 // Info describes the device. It has no write cache that a Flush could empty,

@@ -57,6 +57,18 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// Room to grow that the system does not grant is done without.
+func TestNoRoomToGrow(t *testing.T) {
+	d, err := mem.Open(mem.Options{Size: 4096, MaxSize: 1 << 62})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Resize(8192); !errors.Is(err, backend.ErrSize) {
+		t.Errorf("grown without room: %v", err)
+	}
+}
+
 func TestResizeLimits(t *testing.T) {
 	d := open(t, backendtest.Spec{BlockSize: 4096, Blocks: 8}).(*mem.Device)
 	defer d.Close()

@@ -149,9 +149,6 @@ func (r *Ring) mmap(offset int64, size int) ([]byte, error) {
 // Mode is the mode the kernel gave.
 func (r *Ring) Mode() Mode { return r.mode }
 
-// Entries is how many operations fit between two Submits.
-func (r *Ring) Entries() int { return len(r.sqes) }
-
 // Next is a cleared entry to fill, given to the kernel at the next Submit. It
 // is nil when the ring is full until then.
 func (r *Ring) Next() *SQE {
