@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"syscall"
@@ -39,9 +40,25 @@ func benchQueue(b *testing.B, depth int, blocks uint32, inv Choice) {
 		c.IOQueues, c.QueueDepth, c.Invalidate = 1, depth, inv
 		c.Log = nil
 	}), nullNS)
-	q := r.queueOf(n)
+	readRandomly(b, n, depth, blocks)
+}
+
+// readRandomly keeps a queue full of random reads.
+func readRandomly(b *testing.B, n *Namespace, depth int, blocks uint32) {
+	q, err := n.Queue(context.Background())
+	if err != nil {
+		b.Fatal(err)
+	}
 	size := int(blocks) * n.BlockSize()
-	buf := r.buffer(depth * size)
+	buf, err := NewBuffer(depth * size)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(q.Close(), buf.Close()); err != nil {
+			b.Error(err)
+		}
+	}()
 	ios, done := make([]IO, 0, depth), make([]Result, depth)
 	add := func(slot uint64) {
 		ios = append(ios, IO{
@@ -66,7 +83,9 @@ func benchQueue(b *testing.B, depth int, blocks uint32, inv Choice) {
 			b.Fatal(err)
 		}
 		if k == 0 {
-			r.must(q.Wait(context.Background()))
+			if err := q.Wait(context.Background()); err != nil {
+				b.Fatal(err)
+			}
 			continue
 		}
 		left -= k
