@@ -141,3 +141,12 @@ func Bytes(title string, b []byte) *Doc {
 		Dump(w, b)
 	}}
 }
+
+// Pairs is a document of an object alone.
+func Pairs(o Object) *Doc {
+	return &Doc{json: o, text: func(w *bytes.Buffer) {
+		for _, m := range o {
+			fmt.Fprintf(w, "%s: %v\n", m.Key, m.Value)
+		}
+	}}
+}

@@ -3,6 +3,7 @@ package show
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nvmf-go/nvmf/nvme"
@@ -78,7 +79,7 @@ func featureNotes(id nvme.FeatureID, v uint32, data []byte) []string {
 	case nvme.FeatWriteAtomicity:
 		return []string{say("Disable Normal (DN): %t", v&1 != 0)}
 	case nvme.FeatAsyncEvent:
-		return append(bits(v, eventBits...), bits(v, warningEventBits...)...)
+		return bits(v, configured(append(slices.Clone(eventBits), warningEventBits...))...)
 	case nvme.FeatTimestamp:
 		return timestampNotes(data)
 	case nvme.FeatKeepAlive:
@@ -86,6 +87,8 @@ func featureNotes(id nvme.FeatureID, v uint32, data []byte) []string {
 	case nvme.FeatHostThermal:
 		h := nvme.HostThermal(v)
 		return []string{"light throttling (TMT1): " + celsius(h.TMT1()), "heavy throttling (TMT2): " + celsius(h.TMT2())}
+	case nvme.FeatHostBehavior:
+		return behaviorNotes(data)
 	case nvme.FeatHostID:
 		return hostIDNotes(data)
 	case nvme.FeatReservationMask:
@@ -100,8 +103,30 @@ func featureNotes(id nvme.FeatureID, v uint32, data []byte) []string {
 }
 
 var warningEventBits = []bit{
-	ability(4, "event of a failed memory backup"), ability(3, "event of read-only media"), ability(2, "event of degraded reliability"),
-	ability(1, "event of a temperature"), ability(0, "event of low spare capacity"),
+	ability(4, "failed memory backup"), ability(3, "read-only media"), ability(2, "degraded reliability"),
+	ability(1, "temperature"), ability(0, "low spare capacity"),
+}
+
+// configured are abilities that a host switches on.
+func configured(list []bit) []bit {
+	for i := range list {
+		list[i].values = []string{"not told", "told"}
+	}
+	return list
+}
+
+func behaviorNotes(data []byte) []string {
+	var h nvme.HostBehavior
+	if h.Unmarshal(data) != nil {
+		return nil
+	}
+	return []string{
+		"Advanced Command Retry        (ACRE): " + yes(h.ACRE != 0),
+		"Extended Telemetry           (ETDAS): " + yes(h.ETDAS != 0),
+		"LBA Format Extension        (LBAFEE): " + yes(h.LBAFEE != 0),
+		"Host Dispersed Namespaces   (HDISNS): " + yes(h.HDISNS != 0),
+		fmt.Sprintf("Copy Descriptor Formats       (CDFE): %#x", h.CDFE),
+	}
 }
 
 func onOff(v bool, on, off string) string {

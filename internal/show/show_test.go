@@ -66,6 +66,8 @@ func TestFeatures(t *testing.T) {
 	var b bytes.Buffer
 	stamp := make([]byte, nvme.TimestampSize)
 	(&nvme.Timestamp{Milliseconds: 1_700_000_000_000, Origin: nvme.TimestampSet}).MarshalTo(stamp)
+	behavior := make([]byte, nvme.HostBehaviorSize)
+	(&nvme.HostBehavior{ACRE: 1, LBAFEE: 1}).MarshalTo(behavior)
 	for _, f := range []struct {
 		id    nvme.FeatureID
 		sel   nvme.FeatureSelect
@@ -85,6 +87,7 @@ func TestFeatures(t *testing.T) {
 		{nvme.FeatTimestamp, nvme.SelectCurrent, 0, stamp},
 		{nvme.FeatKeepAlive, nvme.SelectCurrent, 5000, nil},
 		{nvme.FeatHostThermal, nvme.SelectCurrent, 0x0150_0160, nil},
+		{nvme.FeatHostBehavior, nvme.SelectCurrent, 0, behavior},
 		{nvme.FeatHostID, nvme.SelectCurrent, 1, bytes.Repeat([]byte{0xab}, 16)},
 		{nvme.FeatHostID, nvme.SelectCurrent, 0, bytes.Repeat([]byte{0xab}, 8)},
 		{nvme.FeatReservationMask, nvme.SelectCurrent, 2, nil},
