@@ -132,11 +132,14 @@ func (r *rig) addNamespace(s *Subsystem, nsid uint32, d *fakeDevice) *Namespace 
 	return n
 }
 
-// link makes a queue of a connection.
-func (r *rig) link(name string, port *Port, group, qid, depth int) *fakeLink {
+// link makes a queue of a connection, which may be changed before.
+func (r *rig) link(name string, port *Port, group, qid, depth int, change ...func(*fakeLink)) *fakeLink {
 	r.tb.Helper()
 	f := r.group(group)
 	l := newFakeLink(f, name)
+	for _, c := range change {
+		c(l)
+	}
 	q, err := f.g.NewQueue(QueueConfig{Link: l, Port: port, QID: qid, Depth: depth})
 	r.must(err)
 	l.q = q

@@ -191,9 +191,9 @@ func (s *script) cmdQueue(a *scriptArgs) {
 	if v := a.str("qid", ""); v != "" {
 		qid = int(a.parse(v))
 	}
-	l := s.link(a.word(0), s.ports[a.word(1)], int(a.num("group", 0)), qid, int(a.num("depth", 128)))
-	l.peer = netip.MustParseAddrPort(a.str("peer", "192.0.2.9:1234"))
-	l.addr = netip.MustParseAddrPort(a.str("local", "192.0.2.1:4420"))
+	s.link(a.word(0), s.ports[a.word(1)], int(a.num("group", 0)), qid, int(a.num("depth", 128)), func(l *fakeLink) {
+		l.addr = netip.MustParseAddrPort(a.str("local", l.addr.String()))
+	})
 }
 
 func (s *script) cmdConnect(a *scriptArgs) {
