@@ -91,7 +91,7 @@ func TestConformanceOnTmpfs(t *testing.T) {
 }
 
 // tmpfs makes a directory on one.
-func tmpfs(t *testing.T) string {
+func tmpfs(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "nvmf-test")
 	if err != nil {

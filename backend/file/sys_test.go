@@ -40,7 +40,7 @@ type loop struct {
 
 func newLoop(t testing.TB, size int64, blockSize uint32) *loop {
 	t.Helper()
-	backing := filepath.Join(t.TempDir(), "backing")
+	backing := filepath.Join(tmpfs(t), "backing")
 	f, err := os.OpenFile(backing, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		t.Fatal(err)
