@@ -106,10 +106,10 @@ func update(crc uint32, p []byte) uint32 {
 	if len(p) >= foldLeast {
 		crc, p = updateLong(crc, p)
 	}
-	if len(p) < 64 {
-		return updateShort(crc, p)
+	if n := len(p) &^ 15; n >= 64 { // the standard library's way for that
+		crc, p = crc32.Update(crc, crc32.IEEETable, p[:n]), p[n:]
 	}
-	return crc32.Update(crc, crc32.IEEETable, p)
+	return updateShort(crc, p)
 }
 
 // Payload continues the CRC over payload and pad.

@@ -148,7 +148,7 @@ func fuzzStep(t *testing.T, w *world, r *reader) {
 // drain takes all packets an end has to send.
 func drain(t *testing.T, w *world, e *end) {
 	var p wire.Packet
-	for n := 0; e.qp.Next(&e.pkt, w.now); n++ {
+	for n := 0; e.qp.Next(&e.pkt, w.now, true); n++ {
 		// The largest READ is answered to its end.
 		if n > fuzzMem/256*len(e.qp.rsp.log.ring)+1000 {
 			t.Fatal("sends without end")
@@ -188,7 +188,7 @@ func TestNoAllocation(t *testing.T) {
 	recv, recvSGE := []fabric.RecvWR{{ID: 4, NumSGE: 1}}, []fabric.SGE{b.sge(8192, 3000)}
 	wc := make([]fabric.Completion, 16)
 	move := func(from, to *end) {
-		for from.qp.Next(&from.pkt, w.now) {
+		for from.qp.Next(&from.pkt, w.now, true) {
 			n := copy(buf, from.pkt.Header)
 			for _, d := range from.pkt.Data {
 				n += copy(buf[n:], d)
@@ -239,7 +239,7 @@ func BenchmarkWrite64(b *testing.B) {
 	wc := make([]fabric.Completion, 16)
 	move := func(from, to *end) {
 		var p wire.Packet
-		for from.qp.Next(&from.pkt, w.now) {
+		for from.qp.Next(&from.pkt, w.now, true) {
 			n := copy(buf, from.pkt.Header)
 			for _, d := range from.pkt.Data {
 				copy(buf[n:], d)

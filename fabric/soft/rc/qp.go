@@ -126,21 +126,26 @@ func (p *Packet) Len() int {
 	return len(p.Header) + p.Size + wire.PadLen(p.Size) + wire.ICRCLen
 }
 
-// Next makes the next packet that is due, answers first. It is false when
-// there is none now. Local operations of the send queue run in here.
-func (q *QP) Next(p *Packet, now time.Duration) bool {
+// Next makes the next packet that is due: answers that must not wait, then
+// requests, then, if all is set, the acknowledgement that others could still
+// join. It is false when there is none now. Local operations of the send queue
+// run in here.
+func (q *QP) Next(p *Packet, now time.Duration, all bool) bool {
 	p.Data, p.Size = p.Data[:0], 0
 	ready := q.State() == fabric.QPReadyToSend
-	if (ready || q.rsp.refused) && q.rsp.next(p) || ready && q.req.next(p, now) {
+	answers := ready || q.rsp.refused
+	if answers && q.rsp.urgent() && q.rsp.next(p) || ready && q.req.next(p, now) || answers && all && q.rsp.next(p) {
 		q.stats.Sent++
 		return true
 	}
 	return false
 }
 
-// Urgent says whether Next has more to give than an acknowledgement that can
-// wait for others to join it.
+// Urgent says whether Next may have something to give without all.
 func (q *QP) Urgent() bool { return q.rsp.urgent() || q.req.waiting() }
+
+// Owes says whether an acknowledgement is owed.
+func (q *QP) Owes() bool { return q.rsp.ack }
 
 // Suspect says whether the last packets were lost without an answer: what is
 // sent now should avoid whatever may have lost them.

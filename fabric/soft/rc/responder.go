@@ -190,8 +190,12 @@ func (r *responder) failRecv(s fabric.Status) {
 // write executes a packet of an RDMA WRITE.
 func (r *responder) write(p *wire.Packet) {
 	n := uint32(len(p.Payload))
-	if p.Info.Has(wire.Start) && !r.beginWrite(p) {
-		return
+	var b []byte // where the payload goes
+	if p.Info.Has(wire.Start) {
+		var ok bool
+		if b, ok = r.beginWrite(p); !ok {
+			return
+		}
 	}
 	if n > r.left || p.Info.Has(wire.End) && n != r.left {
 		r.refuse(wire.NakInvalid, "a WRITE carries other than the %d bytes it announced", r.got+uint64(r.left))
@@ -202,15 +206,15 @@ func (r *responder) write(p *wire.Packet) {
 		r.notReady()
 		return
 	}
-	if n > 0 {
+	if n > 0 && b == nil {
 		// Looked up for each packet: the key may have died between them.
-		b, f := r.q.CheckRemote(r.rkey, r.va+r.got, n, fabric.AccessRemoteWrite)
-		if f != core.FaultNone {
+		var f core.Fault
+		if b, f = r.q.CheckRemote(r.rkey, r.va+r.got, n, fabric.AccessRemoteWrite); f != core.FaultNone {
 			r.refuse(wire.NakRemoteAccess, "WRITE: %v", f)
 			return
 		}
-		copy(b, p.Payload)
 	}
+	copy(b, p.Payload)
 	r.got, r.left = r.got+uint64(n), r.left-n
 	if imm && !r.deliver(p, fabric.OpRecvWriteImm) {
 		return
@@ -218,17 +222,18 @@ func (r *responder) write(p *wire.Packet) {
 	r.accept(p)
 }
 
-// beginWrite checks the whole range of a WRITE at its first packet.
-func (r *responder) beginWrite(p *wire.Packet) bool {
+// beginWrite checks and returns the whole range of a WRITE at its first packet.
+func (r *responder) beginWrite(p *wire.Packet) (b []byte, ok bool) {
 	h := p.RETH()
 	if n := h.Length(); n > 0 {
-		if _, f := r.q.CheckRemote(h.RKey(), h.VA(), n, fabric.AccessRemoteWrite); f != core.FaultNone {
+		var f core.Fault
+		if b, f = r.q.CheckRemote(h.RKey(), h.VA(), n, fabric.AccessRemoteWrite); f != core.FaultNone {
 			r.refuse(wire.NakRemoteAccess, "WRITE of %d bytes: %v", n, f)
-			return false
+			return nil, false
 		}
 	}
 	r.va, r.rkey, r.left, r.got = h.VA(), h.RKey(), h.Length(), 0
-	return true
+	return b, true
 }
 
 // maxRead is the longest message of the standard (9.4.4).

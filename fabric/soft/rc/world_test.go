@@ -170,7 +170,7 @@ func (w *world) pump() {
 	for i, e := range w.ends {
 		g := e.cq.Guard()
 		g.Enter()
-		for e.qp.Next(&e.pkt, w.now) {
+		for e.qp.Next(&e.pkt, w.now, true) {
 			w.launch(i, e)
 		}
 		if e.qp.State() == fabric.QPError {

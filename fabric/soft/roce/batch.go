@@ -97,8 +97,10 @@ func (b *batch) add(p *path, gso bool) {
 	}
 	pad := wire.PadLen(b.pkt.Size)
 	tail := b.room[b.used+len(hdr):][:pad+icrc.Len]
-	clear(tail[:pad])
-	crc = icrc.Payload(crc, tail[:pad])
+	if pad > 0 {
+		clear(tail[:pad])
+		crc = icrc.Payload(crc, tail[:pad])
+	}
 	icrc.Put(tail[pad:], crc)
 	b.iov(tail, o)
 	b.used += len(hdr) + len(tail)

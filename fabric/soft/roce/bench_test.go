@@ -335,7 +335,7 @@ func newBound(b *testing.B) *bound {
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.Cleanup(func() { s.close(); s.closeCM() })
+		b.Cleanup(s.close)
 		_, p, err := s.take()
 		if err != nil {
 			b.Fatal(err)

@@ -3,11 +3,11 @@ package roce
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -20,18 +20,16 @@ import (
 	"github.com/nvmf-go/nvmf/fabric/soft/wire"
 )
 
-// control runs the connection manager of a device: one goroutine reads QP 1's
-// socket, a timer runs its timers, and whoever dials, accepts or disconnects
-// calls in.
+// control runs the connection manager of a device: a poller's goroutine reads
+// QP 1's socket, a timer runs its timers, and whoever dials, accepts or
+// disconnects calls in.
 type control struct {
-	dev   *device
-	file  *os.File
-	raw   syscall.RawConn
-	fd    int
-	done  chan struct{}
-	timer *time.Timer
+	dev    *device
+	socks  pair
+	poller *poller
+	timer  *time.Timer
 
-	rx receiver // of the reading goroutine
+	rx receiver // of the poller's goroutine
 
 	mu     sync.Mutex
 	m      *cm.Manager
@@ -42,8 +40,8 @@ type control struct {
 }
 
 func newControl(d *device) (*control, error) {
-	c := &control{dev: d, fd: d.socks.cm, done: make(chan struct{}), dials: make(map[*conn]struct{})}
-	if err := c.rx.init(c.fd, netip.AddrPortFrom(d.addr, d.opts().Port)); err != nil {
+	c := &control{dev: d, socks: d.socks.cm, dials: make(map[*conn]struct{})}
+	if err := c.rx.init(c.socks.rx, netip.AddrPortFrom(d.addr, d.opts().Port)); err != nil {
 		return nil, fmt.Errorf("receive buffers: %w", err)
 	}
 	c.m = cm.New(cm.Config{
@@ -52,13 +50,15 @@ func newControl(d *device) (*control, error) {
 	})
 	c.timer = time.AfterFunc(time.Hour, c.expire)
 	c.timer.Stop()
-	c.file = os.NewFile(uintptr(c.fd), "roce connection manager")
 	var err error
-	if c.raw, err = c.file.SyscallConn(); err != nil {
-		c.rx.close()
+	c.poller, err = newPoller("roce connection manager", func(int32) { c.handle() })
+	if err == nil {
+		err = errors.Join(c.poller.add(c.socks.rx, unix.EPOLLIN, 0), c.poller.add(c.socks.tx, 0, 0)) // errors are always events
+	}
+	if err != nil {
+		c.close()
 		return nil, err
 	}
-	go c.routineRead()
 	return c, nil
 }
 
@@ -69,25 +69,23 @@ func random() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// close ends the goroutine and closes the socket.
+// close ends the goroutine.
 func (c *control) close() {
 	c.mu.Lock()
 	c.closed = true
 	c.timer.Stop()
 	c.mu.Unlock()
-	c.file.Close()
-	<-c.done
+	if c.poller != nil {
+		c.poller.close()
+	}
 	c.rx.close()
 }
 
-// routineRead runs until close.
-func (c *control) routineRead() {
-	defer close(c.done)
-	_ = c.raw.Read(func(uintptr) bool {
-		for c.readErrors() || c.read() {
-		}
-		return false // parks until there is more, or the file is closed
-	})
+// handle handles all that the sockets have.
+func (c *control) handle() {
+	for c.readErrors() || c.read() {
+	}
+	_, _ = unix.GetsockoptInt(c.socks.tx, unix.SOL_SOCKET, unix.SO_ERROR) // one left pending would be an event for ever
 }
 
 // read handles what the socket has. It is false when that was nothing.
@@ -135,7 +133,7 @@ func (c *control) readErrors() bool {
 	var b [8]byte
 	iov := unix.Iovec{Base: &b[0], Len: uint64(len(b))}
 	h := unix.Msghdr{Name: &name.b[0], Namelen: uint32(len(name.b)), Iov: &iov, Iovlen: 1, Control: &ctl[0], Controllen: uint64(len(ctl))}
-	_, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(c.fd), uintptr(unsafe.Pointer(&h)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	_, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(c.socks.tx), uintptr(unsafe.Pointer(&h)), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 	if e != 0 {
 		return false
 	}
@@ -209,8 +207,13 @@ func (c *control) send(to netip.Addr, mad []byte) error {
 	wire.DETH(b[wire.BTHLen:]).Put(wire.GSIQKey, wire.GSIQP)
 	copy(b[wire.BTHLen+wire.DETHLen:], mad)
 	peer := netip.AddrPortFrom(to, c.dev.opts().Port)
-	icrc.NewFlow(c.rx.local, peer).Seal(b, 0)
-	err := unix.Sendto(c.fd, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, sockaddr(peer, c.dev.zone))
+	icrc.NewFlow(c.socks.source, peer).Seal(b, 0)
+	var err error
+	for range 2 { // the first may fail for what ICMP said of an earlier one
+		if err = unix.Sendto(c.socks.tx, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, sockaddr(peer, c.dev.zone)); err == nil {
+			return nil
+		}
+	}
 	switch errno(err) {
 	case unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EPERM, unix.EINVAL, unix.EADDRNOTAVAIL:
 		return fmt.Errorf("%w: %v: %w", fabric.ErrUnreachable, to, os.NewSyscallError("sendto", err))

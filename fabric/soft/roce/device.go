@@ -109,9 +109,6 @@ func (d *device) shut() {
 		d.waiter.close()
 	}
 	d.socks.close()
-	if d.control == nil {
-		d.socks.closeCM()
-	}
 }
 
 // Info describes the device. What can change of an interface is as it is now.

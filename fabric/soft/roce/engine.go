@@ -275,13 +275,8 @@ func (e *engine) flush(now time.Duration, all bool) {
 	}
 	for sent := 0; e.active.len() > 0 && sent < passLimit; {
 		q := e.active.pop()
-		if !all && !q.Urgent() && q.State() == fabric.QPReadyToSend {
-			q.where = inHeld
-			e.held.push(q)
-			continue
-		}
 		q.where = inNone
-		sent += e.run(q, now)
+		sent += e.run(q, now, all)
 		if e.tx.blocked() {
 			return
 		}
@@ -291,14 +286,21 @@ func (e *engine) flush(now time.Duration, all bool) {
 	}
 }
 
-// run lets one QP send, and flushes it when it has failed.
-func (e *engine) run(q *queuePair, now time.Duration) int {
+// hold keeps a QP that has only an ACK to send.
+func (e *engine) hold(q *queuePair) {
+	q.where = inHeld
+	e.held.push(q)
+}
+
+// run lets one QP send, and flushes it when it has failed. An ACK that can wait
+// is held, unless all is set.
+func (e *engine) run(q *queuePair, now time.Duration, all bool) int {
 	n := 0
 	for ; n < burst; n++ {
 		if e.tx.batch.full() && !e.tx.send() {
 			break
 		}
-		if !q.Next(e.tx.batch.packet(), now) {
+		if !q.Next(e.tx.batch.packet(), now, all) {
 			break
 		}
 		e.tx.batch.add(q.path, e.tx.gso && !q.Suspect())
@@ -308,6 +310,8 @@ func (e *engine) run(q *queuePair, now time.Duration) int {
 		e.activate(q)
 	case q.State() == fabric.QPError:
 		e.fail(q)
+	case q.Owes():
+		e.hold(q)
 	}
 	e.schedule(q)
 	return n

@@ -8,8 +8,8 @@
 // goroutine. Packets find the socket of their QP by the low bits of its number.
 //
 //	goroutines  of the provider: one follows the interfaces (routineWatch)
-//	            of each device: one reads the connection manager's socket
-//	            (routineRead), one wakes owners that sleep (routineWait)
+//	            of each device: one reads the connection manager's socket, one
+//	            wakes owners that sleep (both routinePoll)
 //	            on the data path: none
 package roce
 

@@ -111,17 +111,21 @@ func TestOtherPort(t *testing.T) {
 
 // Nobody speaks RoCEv2 at the address: ICMP says so, and Dial need not wait.
 func TestUnreachable(t *testing.T) {
-	x := newBenchEnd(t, newProvider(t, Options{}), "127.0.0.2")
-	_, err := x.dev.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.99:4420"), fabric.ConnConfig{SendCQ: x.cq, RecvCQ: x.cq})
-	if !errors.Is(err, fabric.ErrUnreachable) {
-		t.Errorf("%v", err)
+	p := newProvider(t, Options{})
+	x, y := newBenchEnd(t, p, "127.0.0.2"), newBenchEnd(t, p, "127.0.0.3")
+	for range 3 {
+		_, err := x.dev.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.99:4420"), fabric.ConnConfig{SendCQ: x.cq, RecvCQ: x.cq})
+		if !errors.Is(err, fabric.ErrUnreachable) {
+			t.Errorf("%v", err)
+		}
 	}
+	connectEnds(t, p, x, y, netip.MustParseAddr("127.0.0.3")) // the connection manager is well
 	for _, remote := range []string{"[::1]:4420", "[fd00::1]:1"} {
 		if _, err := x.dev.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort(remote), fabric.ConnConfig{SendCQ: x.cq, RecvCQ: x.cq}); !errors.Is(err, fabric.ErrUnreachable) {
 			t.Errorf("%s: %v", remote, err)
 		}
 	}
-	if n := x.dev.Counts().QPs; n != 0 {
+	if n := x.dev.Counts().QPs; n != 1 {
 		t.Errorf("%d QPs are left", n)
 	}
 }

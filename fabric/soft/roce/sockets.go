@@ -36,7 +36,10 @@ type sockets struct {
 	zone int // interface of a link-local address
 	opts *Options
 
-	cm int // group index 0
+	// Those of the connection manager. rx has group index 0. tx has a port of
+	// its own: of an ICMP error for a port that several sockets share the
+	// kernel tells any of them.
+	cm pair
 
 	mu    sync.Mutex
 	pairs []pair // index 1 on
@@ -46,16 +49,31 @@ type sockets struct {
 // openSockets binds the RoCE port on addr for this process alone.
 func openSockets(addr netip.Addr, zone int, opts *Options) (*sockets, error) {
 	s := &sockets{addr: addr, zone: zone, opts: opts}
-	fd, err := s.socket()
+	var err error
+	if s.cm.tx, s.cm.source, err = s.newTX(); err != nil {
+		return nil, err
+	}
+	if err = s.reportErrors(s.cm.tx); err == nil {
+		s.cm.rx, err = s.socket()
+	}
 	if err != nil {
+		unix.Close(s.cm.tx)
 		return nil, err
 	}
-	if err := s.openCM(fd); err != nil {
-		unix.Close(fd)
+	if err := s.bindAlone(s.cm.rx); err != nil {
+		s.close()
 		return nil, err
 	}
-	s.cm = fd
 	return s, nil
+}
+
+// reportErrors has ICMP errors reported, as those of peers that do not listen.
+func (s *sockets) reportErrors(fd int) error {
+	o := option{unix.IPPROTO_IP, unix.IP_RECVERR, 1, "errors of unreachable peers"}
+	if s.v6() {
+		o.level, o.name = unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+	}
+	return setOptions(fd, o)
 }
 
 func (s *sockets) v6() bool { return s.addr.Is6() }
@@ -91,16 +109,9 @@ func (s *sockets) socket() (int, error) {
 	return fd, nil
 }
 
-// openCM binds the first socket of the group. It is bound alone, which fails
-// when anybody else has the port; only then others of ours may join.
-func (s *sockets) openCM(fd int) error {
-	recvErr := option{unix.IPPROTO_IP, unix.IP_RECVERR, 1, "errors of unreachable peers"}
-	if s.v6() {
-		recvErr = option{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1, recvErr.what}
-	}
-	if err := setOptions(fd, recvErr); err != nil {
-		return err
-	}
+// bindAlone binds the first socket of the group: alone, which fails when anybody
+// else has the port. Only then others of ours may join.
+func (s *sockets) bindAlone(fd int) error {
 	if err := unix.Bind(fd, s.local(s.opts.Port)); err != nil {
 		return s.bindError(err)
 	}
@@ -243,11 +254,7 @@ func drain(fd int) {
 	}
 }
 
-// closeCM closes the connection manager's socket when it has got no owner.
-func (s *sockets) closeCM() { unix.Close(s.cm) }
-
-// close closes all but the connection manager's socket, which has an owner of
-// its own.
+// close closes all of them. Nobody uses them any more.
 func (s *sockets) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,4 +263,6 @@ func (s *sockets) close() {
 		unix.Close(p.tx)
 	}
 	s.pairs, s.idle = nil, nil
+	unix.Close(s.cm.rx)
+	unix.Close(s.cm.tx)
 }

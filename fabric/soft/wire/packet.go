@@ -129,7 +129,7 @@ func (h BTH) PSN() psn.Value { return psn.New(binary.BigEndian.Uint32(h[8:])) }
 // Segments is the number of packets, and of sequence numbers, of a message of
 // n bytes on a path of that MTU: at least 1.
 func Segments(n uint32, mtu int) int {
-	if n == 0 {
+	if n <= uint32(mtu) {
 		return 1
 	}
 	return int((uint64(n) + uint64(mtu) - 1) / uint64(mtu))
