@@ -131,11 +131,11 @@ func (c *Controller) fail(reason error) {
 	if !first {
 		return
 	}
-	c.target.log.peer(logrus.WarnLevel, c.who(), "controller %d ends: %v", c.id, reason)
 	for _, q := range queues {
 		q.cfg.Link.Disconnect(reason)
 	}
 	c.admin.cfg.Link.Disconnect(reason)
+	c.target.log.peer(logrus.WarnLevel, c.who(), "controller %d ends: %v", c.id, reason) // last: it may take its time
 }
 
 // queuesLocked are the I/O queues. Controller.mu is held.
@@ -156,11 +156,11 @@ func (c *Controller) end(reason error) {
 	c.deadline = 0
 	queues := c.queuesLocked()
 	c.mu.Unlock()
-	if !failed {
-		c.target.log.peer(logrus.InfoLevel, c.who(), "controller %d disconnected: %v", c.id, reason)
-	}
 	for _, q := range queues {
 		q.cfg.Link.Disconnect(ErrAdminClosed)
+	}
+	if !failed {
+		c.target.log.peer(logrus.InfoLevel, c.who(), "controller %d disconnected: %v", c.id, reason)
 	}
 	t := c.target
 	t.mu.Lock()

@@ -17,3 +17,10 @@ func (q *Queue) Fail(reason error) {
 		q.ctrl.fail(reason)
 	}
 }
+
+// Ending says that the queue's controller is coming to its end: Link.Disconnect
+// is on its way, and the host is to get no response any more. It would take one
+// for the end of its command, when it should find the connection gone and try
+// again elsewhere or later. It may be called from any goroutine once Connect
+// has succeeded.
+func (q *Queue) Ending() bool { return q.ctrl != nil && q.ctrl.ending.Load() }

@@ -174,6 +174,68 @@ func TestCoreDisconnects(t *testing.T) {
 	e.leaves(0)
 }
 
+// A host whose controller ends gets no response any more, however long the end
+// takes to reach its queues: an error would be the end of its commands.
+func TestNoResponseAtTheEnd(t *testing.T) {
+	e := newEnv(t, envOptions{})
+	s := e.admin()
+	q := e.queueOf(s, rdmatest.Options{}, rdmatest.ConnectParams{})
+	admin, io := e.connOf(0), e.connOf(1)
+	if admin.group == io.group {
+		t.Fatal("both queues are in one group")
+	}
+	capsules := func() (n uint64) {
+		admin.group.call(func() { n = admin.stats.Capsules })
+		return n
+	}
+	before := capsules()
+	io.group.mu.Lock() // the admin queue's Disconnect waits for the I/O queue's
+	removed := make(chan struct{})
+	go func() {
+		defer close(removed)
+		e.core.RemovePort(e.port)
+	}()
+	e.until("the controller ends", admin.queue.Ending)
+	cmd := make(nvme.Command, nvme.SQESize)
+	cmd.Init(nvme.AdminKeepAlive, 0)
+	e.must(s.Admin.SendCommand(cmd, nil))
+	e.until("the command has arrived", func() bool { _, _ = s.Admin.Poll(); return capsules() > before })
+	admin.group.call(func() {}) // and the turn after
+	admin.group.call(func() {})
+	if n, err := s.Admin.Poll(); n > 0 || err != nil {
+		t.Errorf("%d responses, %v: %v", n, err, s.Admin.Take())
+	}
+	io.group.mu.Unlock()
+	<-removed
+	for _, q := range []*rdmatest.Queue{q, s.Admin} {
+		if err := q.WaitClosed(e.ctx); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("the end is not in order: %v", err)
+		}
+	}
+	if late := s.Admin.Take(); len(late) > 0 {
+		t.Errorf("late responses: %v", late)
+	}
+	e.leaves(0)
+}
+
+// connOf is the connection of the queue with that ID; there is one.
+func (e *env) connOf(qid uint16) (found *conn) {
+	e.t.Helper()
+	for _, g := range e.tr.groups {
+		g.call(func() {
+			for _, c := range g.conns {
+				if c != nil && c.qid == qid {
+					found = c
+				}
+			}
+		})
+	}
+	if found == nil {
+		e.t.Fatalf("no queue %d", qid)
+	}
+	return found
+}
+
 // Close under load: hosts see an orderly disconnect, and a backend that hangs
 // holds Close up to its context only; called again it finishes.
 func TestCloseDrains(t *testing.T) {

@@ -50,7 +50,7 @@ func (c *conn) room() int { return c.sqDepth - c.sq.len() }
 // and the responses.
 func (c *conn) flush() {
 	c.dirty = false
-	if c.closing {
+	if c.closing || c.queue.Ending() { // what is left is swept at the end, which is near
 		return
 	}
 	b := &c.group.batch
