@@ -22,7 +22,7 @@ const (
 	// bulkPayload is the rest of a payload that makes it a large one.
 	bulkPayload = 16 << 10
 
-	sendBurst = 4 // batches of one QP before others have a turn
+	sendBurst = 1 // batches of one QP before others have a turn
 	readBurst = 8 // reads
 	// hotIdle is how often a socket is read for nothing before the engine
 	// leaves it to epoll, hotMany with how many sockets that is at once.
@@ -54,6 +54,7 @@ type engine struct {
 	vacant  []int
 	count   int // QPs
 	waiting int // of them: QPs that epoll waits for
+	asleep  bool
 	active  ring
 	hot     []*queuePair
 	batch   *rdmap.Batch
@@ -63,7 +64,8 @@ type engine struct {
 	events  [64]unix.EpollEvent
 	iovs    [512]unix.Iovec // as many as rdmap.Batch has parts
 	hdr     unix.Msghdr
-	calls   uint64 // system calls that moved data, or tried
+	calls   uint64 // system calls that moved data
+	vain    uint64 // and that had nothing to move
 }
 
 func newEngine(d *device) (*engine, error) {
@@ -113,6 +115,12 @@ func (e *engine) progress() {
 	}
 	e.receive()
 	e.flush()
+	if e.asleep && len(e.hot) > 0 {
+		// The owner has armed and looks once more. What epoll told now it will
+		// not tell again: stay awake.
+		e.asleep = false
+		e.wake()
+	}
 }
 
 // adopt makes a QP with its socket one of the engine's. It runs in the mail.
@@ -276,6 +284,7 @@ func (e *engine) sleep() {
 		e.cool(q)
 		e.arm(q)
 	}
+	e.asleep = true
 	if err := e.dev.waiter.Watch(e.epfd, unix.EPOLLIN); err != nil {
 		e.wake() // better awake than asleep for good
 	}

@@ -135,6 +135,8 @@ func (e *engine) readOnce(q *queuePair) (got int, full bool) {
 		q.ended = true
 		q.Lost(lost(unix.EPIPE))
 	case errno == unix.EAGAIN:
+		e.calls--
+		e.vain++
 		return 0, false
 	case errno != 0:
 		q.ended = true

@@ -121,6 +121,26 @@ func TestRegionEnds(t *testing.T) {
 			t.Errorf("%s: %v", name, b.qp.Err())
 		}
 	}
+	// Between the moment that an answer was begun and that it is its turn: there
+	// is nothing else to send, and nobody will ask again.
+	w := newWorld(t, defaultConfig)
+	a, b := w.a, w.b
+	m, mr := b.region(65536, allRights)
+	const fills = 182 * 1428 // a batch, to the last segment
+	a.post(a.remote(fabric.OpRead, 1, 0), a.sge(0, fills))
+	a.post(fabric.SendWR{ID: 2, Op: fabric.OpRead, RemoteAddr: m.Addr(), RKey: mr.RKey()}, a.sge(0, 5000))
+	a.send()
+	b.receive()
+	if b.send(); b.qp.tx.n != 1 || b.qp.tx.sent != 0 {
+		t.Fatalf("%d messages are begun, %d bytes of the first are sent", b.qp.tx.n, b.qp.tx.sent)
+	}
+	mr.Close()
+	if b.send(); b.qp.State() != fabric.QPError {
+		t.Error("an answer whose region has ended is not refused at once")
+	}
+	w.run()
+	a.expect("an answer begun", fabric.Completion{ID: 1, Op: fabric.OpRead, ByteLen: fills}, ended(2, fabric.OpRead, fabric.StatusRemoteAccess))
+
 	// The source of a WRITE of ours.
 	for _, begun := range []bool{false, true} {
 		w := newWorld(t, defaultConfig)

@@ -36,10 +36,7 @@ func (q *QP) nextRequest() bool {
 				return false
 			}
 		case isRead(s.Op):
-			if q.reads.count >= q.ORD() {
-				return false
-			}
-			return q.begin(s)
+			return q.reads.room(q.ORD()) && q.begin(s)
 		default:
 			return q.begin(s)
 		}

@@ -19,6 +19,7 @@ type requester struct {
 	ring       []asked
 	head, tail uint32
 	count      int    // of those that were begun: it is held against ORD
+	full       bool   // it was ORD, and has not fallen to half of that since
 	got        uint32 // bytes of the answer to the oldest
 }
 
@@ -27,6 +28,18 @@ func (r *requester) init(ord int) { *r = requester{ring: make([]asked, max(ord, 
 func (r *requester) push(a asked) {
 	r.ring[r.tail%uint32(len(r.ring))] = a
 	r.tail++
+}
+
+// room says whether one more may begin. Once there was none, it takes half of
+// ORD to be answered: a few requests travel in one packet rather than each in
+// one of its own, and the peer still has the other half to work on.
+func (r *requester) room(ord int) bool {
+	if r.count >= ord {
+		r.full = true
+	} else if r.count <= ord/2 {
+		r.full = false
+	}
+	return !r.full
 }
 
 // oldest is the one that is to be answered next. It is false when there is

@@ -134,14 +134,19 @@ func (q *QP) Fill(b *Batch) {
 		b.add(t.rest[t.gone:])
 		from += uint64(len(t.rest) - t.gone)
 	}
-	for i := 0; q.State() == fabric.QPReadyToSend; i++ {
+	for i := 0; q.State() == fabric.QPReadyToSend; {
 		if i == t.n && !q.next() {
 			break
 		}
-		if from < t.at(i).bytes && !q.emit(b, i, from, false) {
-			break
+		if from < t.at(i).bytes {
+			if r := q.emit(b, i, from, false); r == emitFull {
+				break
+			} else if r == emitLost {
+				continue // there is something else to do instead
+			}
 		}
 		from = 0
+		i++
 	}
 	b.seal()
 }
@@ -157,7 +162,7 @@ func (q *QP) Last(b *Batch) {
 		b.add(t.rest[t.gone:])
 	case t.n > 0 && t.sent > 0:
 		if _, fpdu := q.perFPDU(t.at(0)); t.sent%uint64(fpdu) != 0 {
-			whole = q.emit(b, 0, t.sent, true)
+			whole = q.emit(b, 0, t.sent, true) == emitDone
 		}
 	}
 	if t.term > 0 && whole && t.n < maxMessages {
@@ -168,29 +173,37 @@ func (q *QP) Last(b *Batch) {
 	b.seal()
 }
 
-// emit adds message i from byte from of its stream on, or one FPDU of it. It is
-// false when not all of that was added: the batch is full, or the memory is not
-// there any more.
-func (q *QP) emit(b *Batch, i int, from uint64, one bool) bool {
+// What became of emit.
+const (
+	emitDone = iota
+	emitFull // the batch
+	emitLost // the memory is not there any more: lostMemory was called
+)
+
+// emit adds message i from byte from of its stream on, or one FPDU of it.
+func (q *QP) emit(b *Batch, i int, from uint64, one bool) int {
 	m := q.tx.at(i)
 	per, fpdu := q.perFPDU(m)
-	skip := int(from % uint64(fpdu))
+	start, skip := b.mark(), int(from%uint64(fpdu))
 	for off := uint32(from/uint64(fpdu)) * per; ; off += per {
 		n := min(per, m.length-off)
 		last := off+n == m.length
-		ok, fault := q.fpdu(b, m, off, n, last)
-		if fault != core.FaultNone {
+		switch ok, fault := q.fpdu(b, m, off, n, last); {
+		case fault != core.FaultNone:
+			if from == 0 {
+				b.back(start) // as if it had never begun
+			}
 			q.lostMemory(i, from, fault)
-		}
-		if !ok {
-			return false
+			return emitLost
+		case !ok:
+			return emitFull
 		}
 		if skip > 0 {
 			b.drop(skip) // the batch was empty
 			skip = 0
 		}
 		if last || one {
-			return true
+			return emitDone
 		}
 	}
 }

@@ -1,0 +1,355 @@
+package iwarp
+
+import (
+	"fmt"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-go/nvmf/fabric"
+)
+
+// cpu is the processor time of the process so far.
+func cpu() time.Duration {
+	var r unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &r)
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+}
+
+// report adds processor time and system calls a message.
+func report(b *testing.B, used time.Duration, ends ...*testEnd) {
+	b.ReportMetric(float64(used)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+	var calls, vain uint64
+	for _, e := range ends {
+		calls += engineOf(e).calls
+		vain += engineOf(e).vain
+	}
+	b.ReportMetric(float64(calls)/float64(b.N), "syscalls/op")
+	b.ReportMetric(float64(vain)/float64(b.N), "in-vain/op")
+}
+
+// BenchmarkBandwidth keeps 32 operations of one size outstanding. It is to be
+// compared with BenchmarkBound.
+func BenchmarkBandwidth(b *testing.B) {
+	for _, crc := range []CRC{CRCAuto, CRCOn} {
+		for _, op := range []fabric.Opcode{fabric.OpWrite, fabric.OpRead, fabric.OpSend} {
+			for _, size := range []int{64, 4096, 131072} {
+				name := fmt.Sprintf("%v/size=%d", op, size)
+				if crc == CRCOn {
+					name = "CRC/" + name
+				}
+				b.Run(name, func(b *testing.B) { benchBandwidth(b, Options{CRC: crc}, op, size, 32) })
+			}
+		}
+	}
+	b.Run("Segments/WRITE/size=131072", func(b *testing.B) { benchBandwidth(b, Options{MaxFPDU: 1448}, fabric.OpWrite, 131072, 32) })
+}
+
+// serve is the accepting end: it posts receives and polls.
+func (e *testEnd) serve(size int, stop *atomic.Bool) {
+	recvs := make([]fabric.RecvWR, 64)
+	for i := range recvs {
+		recvs[i].NumSGE = 1
+	}
+	sge := []fabric.SGE{{Addr: e.mem.Addr(), Length: uint32(size), LKey: e.mr.LKey()}}
+	for owed := 200; !stop.Load(); {
+		for owed > 32 {
+			n, err := e.qp.PostRecv(recvs[:min(owed, 64)], sge)
+			e.must(err)
+			owed -= n
+		}
+		for _, c := range e.wait() {
+			if c.Op == fabric.OpRecv {
+				owed++
+			}
+		}
+	}
+}
+
+func benchBandwidth(b *testing.B, o Options, op fabric.Opcode, size, depth int) {
+	x, y := newPair(b, o)
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() { y.serve(size, &stop); close(done) }()
+	wrs, sges := make([]fabric.SendWR, depth), make([]fabric.SGE, depth)
+	posted, completed, off := 0, 0, 0
+	post := func(op fabric.Opcode, n int) {
+		for i := range n {
+			if off += size; off+size > endMemory {
+				off = 0
+			}
+			sges[i] = fabric.SGE{Addr: x.mem.Addr() + uint64(off), Length: uint32(size), LKey: x.mr.LKey()}
+			wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: y.mem.Addr() + uint64(off), RKey: y.mr.RKey()}
+		}
+		k, err := x.qp.PostSend(wrs[:n], sges)
+		x.must(err)
+		posted += k
+	}
+	b.SetBytes(int64(size))
+	b.ResetTimer()
+	c0 := cpu()
+	for completed < b.N {
+		if n := min(depth-(posted-completed), b.N-posted); n > 0 && (n >= depth/4 || posted == completed) {
+			post(op, n)
+		}
+		completed += len(x.wait())
+	}
+	for post(fabric.OpRead, 1); completed < posted; { // all that was written has come
+		completed += len(x.wait())
+	}
+	b.StopTimer()
+	report(b, cpu()-c0, x, y)
+	stop.Store(true)
+	y.wake()
+	<-done
+}
+
+// BenchmarkCPU has both ends on one goroutine, 16 operations at a time: the
+// processor time of an operation, with nobody waiting. It is to be compared
+// with BenchmarkCPU/bound, which moves 64 KiB by plain writes and reads.
+func BenchmarkCPU(b *testing.B) {
+	for _, crc := range []CRC{CRCAuto, CRCOn} {
+		for _, op := range []fabric.Opcode{fabric.OpWrite, fabric.OpRead, fabric.OpSend} {
+			for _, size := range []int{64, 4096, 131072} {
+				name := fmt.Sprintf("%v/size=%d", op, size)
+				if crc == CRCOn {
+					name = "CRC/" + name
+				}
+				b.Run(name, func(b *testing.B) { benchCPU(b, Options{CRC: crc}, op, size) })
+			}
+		}
+	}
+	b.Run("bound", benchCPUBound)
+}
+
+func benchCPU(b *testing.B, o Options, op fabric.Opcode, size int) {
+	const depth = 16
+	x, y := newPair(b, o)
+	wrs, recvs, sges := make([]fabric.SendWR, depth), make([]fabric.RecvWR, depth), make([]fabric.SGE, depth)
+	rsge := []fabric.SGE{{Addr: y.mem.Addr(), Length: uint32(size), LKey: y.mr.LKey()}}
+	for i := range wrs {
+		off := uint64(i * size)
+		sges[i] = fabric.SGE{Addr: x.mem.Addr() + off, Length: uint32(size), LKey: x.mr.LKey()}
+		wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), RemoteAddr: y.mem.Addr() + off, RKey: y.mr.RKey()}
+		recvs[i].NumSGE = 1
+	}
+	wrs[depth-1].Flags = fabric.FlagSignaled
+	b.SetBytes(int64(size))
+	b.ResetTimer()
+	c0 := cpu()
+	for n := 0; n < b.N; n += depth {
+		want := 1
+		if op == fabric.OpSend {
+			want += depth
+			_, err := y.qp.PostRecv(recvs, rsge)
+			y.must(err)
+		}
+		_, err := x.qp.PostSend(wrs, sges)
+		x.must(err)
+		for want > 0 || engineOf(x).stats.Sent != engineOf(y).stats.Received {
+			want -= len(x.poll()) + len(y.poll())
+		}
+	}
+	b.StopTimer()
+	report(b, cpu()-c0, x, y)
+}
+
+func benchCPUBound(b *testing.B) {
+	const size = 64 << 10
+	fds, err := tcpPair()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	in, out := make([]byte, endMemory), make([]byte, endMemory)
+	b.SetBytes(size)
+	b.ResetTimer()
+	c0 := cpu()
+	sent, got := 0, 0
+	for got < b.N*size {
+		for range 4 {
+			n, err := unix.Write(fds[0], out[sent%endMemory/size*size:][:size])
+			if err != nil {
+				break
+			}
+			sent += n
+		}
+		for got < sent {
+			n, err := unix.Read(fds[1], in[got%endMemory/size*size:][:size])
+			if err != nil {
+				break
+			}
+			got += n
+		}
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(cpu()-c0)/float64(b.N), "cpu-ns/op")
+}
+
+// BenchmarkLatency is the time of a READ, and of a SEND or WRITE there and one
+// back.
+func BenchmarkLatency(b *testing.B) {
+	b.Run("READ/size=4096", func(b *testing.B) { benchBandwidth(b, Options{}, fabric.OpRead, 4096, 1) })
+	b.Run("SEND/size=64", func(b *testing.B) { benchPingPong(b, fabric.OpSend) })
+	b.Run("WRITE/size=64", func(b *testing.B) { benchPingPong(b, fabric.OpWrite) })
+}
+
+// pingPong sends one message when one has come, rounds times. A WRITE has come
+// when its last byte has changed.
+func (e *testEnd) pingPong(peer *testEnd, op fabric.Opcode, rounds int, first bool) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const size = 64
+	in, out := &e.mem.Bytes()[4096+size-1], &e.mem.Bytes()[size-1]
+	*in = 0
+	sge := []fabric.SGE{{Addr: e.mem.Addr(), Length: size, LKey: e.mr.LKey()}}
+	recv := []fabric.RecvWR{{NumSGE: 1}}
+	wr := []fabric.SendWR{{Op: op, NumSGE: 1, RemoteAddr: peer.mem.Addr() + 4096, RKey: peer.mr.RKey()}}
+	_, err := e.qp.PostRecv(recv, sge)
+	e.must(err)
+	mine := first
+	for got := 0; got < rounds || mine; {
+		if mine {
+			wr[0].Flags = 0
+			if got%64 == 0 {
+				wr[0].Flags = fabric.FlagSignaled
+			}
+			*out = byte(got + 1)
+			if first {
+				*out = byte(got + 1)
+			}
+			_, err := e.qp.PostSend(wr, sge)
+			e.must(err)
+			mine = false
+		}
+		came := false
+		for _, c := range e.poll() {
+			if c.Op == fabric.OpRecv {
+				_, err := e.qp.PostRecv(recv, sge)
+				e.must(err)
+				came = true
+			}
+		}
+		if op == fabric.OpWrite && *in == byte(got+1) {
+			came = true
+		}
+		if came {
+			got++
+			mine = !first || got < rounds
+		}
+	}
+	for end := time.Now().Add(time.Millisecond); time.Now().Before(end); {
+		e.poll()
+	}
+}
+
+func benchPingPong(b *testing.B, op fabric.Opcode) {
+	x, y := newPair(b, Options{})
+	done := make(chan struct{})
+	b.ResetTimer()
+	c0 := cpu()
+	go func() { y.pingPong(x, op, b.N, false); close(done) }()
+	x.pingPong(y, op, b.N, true)
+	<-done
+	b.StopTimer()
+	report(b, cpu()-c0, x, y)
+}
+
+// BenchmarkBound is what TCP does with writes of 64 KiB and a goroutine at each
+// end that does nothing else, over as much memory as the others use.
+func BenchmarkBound(b *testing.B) {
+	const size = 64 << 10
+	l, err := net.Listen("tcp", "127.0.0.3:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	in, out := make([]byte, endMemory), make([]byte, endMemory)
+	done := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		for i := 0; err == nil; i++ {
+			_, err = c.Read(in[i*size%endMemory:][:size])
+		}
+		done <- err
+	}()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(size)
+	b.ResetTimer()
+	c0 := cpu()
+	for i := range b.N {
+		if _, err := c.Write(out[i*size%endMemory:][:size]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	c.Close()
+	<-done
+	b.StopTimer()
+	b.ReportMetric(float64(cpu()-c0)/float64(b.N), "cpu-ns/op")
+}
+
+// BenchmarkBoundLatency is a message of 84 bytes, as long as a SEND of 64 in its
+// segment, there and one back, with both ends spinning.
+func BenchmarkBoundLatency(b *testing.B) {
+	fds, err := tcpPair()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	play := func(fd, rounds int, mine bool) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		var buf [84]byte
+		for i := 0; i < rounds; {
+			if mine {
+				_, _ = unix.Write(fd, buf[:])
+			}
+			mine = false
+			if n, _ := unix.Read(fd, buf[:]); n > 0 {
+				i++
+				mine = true
+			}
+		}
+		if mine {
+			_, _ = unix.Write(fd, buf[:])
+		}
+	}
+	done := make(chan struct{})
+	b.ResetTimer()
+	go func() { play(fds[1], b.N, false); close(done) }()
+	play(fds[0], b.N, true)
+	<-done
+}
+
+// tcpPair is a connection as two descriptors that do not block.
+func tcpPair() (fds [2]int, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fds, err
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return fds, err
+	}
+	s, err := l.Accept()
+	if err != nil {
+		return fds, err
+	}
+	for i, c := range []net.Conn{c, s} {
+		if fds[i], err = detach(c.(*net.TCPConn)); err != nil {
+			return fds, err
+		}
+	}
+	return fds, nil
+}
