@@ -28,6 +28,8 @@ var deps = []dep{
 	{"ibv_devinfo", "ibverbs-utils"},
 	{"ib_write_bw", "perftest"},
 	{"tshark", "tshark"},
+	{"udevadm", "udev"},
+	{"cmp", "diffutils"},
 	{"blkdiscard", "util-linux"},
 	{"ps", "procps"},
 }

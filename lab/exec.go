@@ -45,7 +45,11 @@ func newRun(out, name string) (string, error) {
 	for i := 0; i < len(old)-keptRuns; i++ {
 		os.RemoveAll(old[i])
 	}
-	return os.MkdirTemp(out, time.Now().Format("20060102-150405-")+name+"-")
+	dir, err := os.MkdirTemp(out, time.Now().Format("20060102-150405-")+name+"-")
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o755)
 }
 
 // execInGuest runs one program in a guest of its own and returns its exit code.

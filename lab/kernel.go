@@ -100,7 +100,8 @@ func unpackPackages(dir string, packages ...string) error {
 	get := exec.Command("apt-get", append([]string{"download", "-q"}, packages...)...)
 	get.Dir = debs
 	if out, err := get.CombinedOutput(); err != nil {
-		return fmt.Errorf("apt-get download %s: %w: %s", strings.Join(packages, " "), err, out)
+		return fmt.Errorf("apt-get download %s: %w: %s(run apt-get update; when Debian has a newer kernel by now, remove lab/cache)",
+			strings.Join(packages, " "), err, out)
 	}
 	files, err := filepath.Glob(filepath.Join(debs, "*.deb"))
 	if err != nil {

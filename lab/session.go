@@ -171,11 +171,28 @@ func (s *session) perform(sc scenario) (faults []string) {
 	if err := os.Rename(v.file(sc.name), folder); err != nil {
 		return append(faults, err.Error())
 	}
-	kmsg, err := os.ReadFile(filepath.Join(folder, "dmesg"))
+	kmsg, err := kernelLog(folder, v.file("dmesg.all"), sc.name)
 	if err != nil {
 		return append(faults, fmt.Sprintf("the guest did not give the kernel's lines: %v", err))
 	}
-	return append(faults, judgeKernel(kernelLines(string(kmsg)), slices.Concat(s.routine, sc.may), sc.must)...)
+	return append(faults, judgeKernel(kernelLines(kmsg), slices.Concat(s.routine, sc.may), sc.must)...)
+}
+
+// kernelLog is what the kernel said during a scenario: as the guest cut it out
+// at the end, or else, when it did not live to the end, from all of the boot.
+func kernelLog(folder, all, name string) (string, error) {
+	if b, err := os.ReadFile(filepath.Join(folder, "dmesg")); err == nil {
+		return string(b), nil
+	}
+	b, err := os.ReadFile(all)
+	if err != nil {
+		return "", err
+	}
+	_, after, found := strings.Cut(string(b), "lab: begin "+name+"\n")
+	if !found {
+		return "", fmt.Errorf("%s has no line \"lab: begin %s\"", all, name)
+	}
+	return after, nil
 }
 
 // watch copies the scenario's output until its verdict is there.

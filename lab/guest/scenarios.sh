@@ -34,11 +34,8 @@ clean_up() {
 	ip -n peer link set eth0 mtu 1500
 	for dev in w0 w1; do tc qdisc del dev $dev root 2>/dev/null; done
 	rm -rf "/scratch/$1" "/run/lab/$1"
-	local i
-	for i in $(seq 50); do
-		[ -n "$(left_behind)" ] || return 0
-		sleep 0.1
-	done
+	local end=$((SECONDS + 10))
+	while [ -n "$(left_behind)" ] && [ "$SECONDS" -lt "$end" ]; do sleep 0.1; done
 }
 
 # run_scenario NAME TIMEOUT NEEDS...: script, clean-up, kernel lines, verdict.
