@@ -24,6 +24,7 @@ type File struct {
 	Poll       string      `yaml:"poll"`        // adaptive, busy or event; default adaptive
 	PollGroups int         `yaml:"poll_groups"` // default 0: one for each core
 	RDMA       RDMA        `yaml:"rdma"`        //
+	IWARP      IWARP       `yaml:"iwarp"`       //
 	CNTLID     CNTLIDRange `yaml:"cntlid"`      // controller ids given out; disjoint in daemons that share subsystems
 	DrainTime  Duration    `yaml:"drain_time"`  // longest orderly end at SIGTERM; default 4s
 	Discovery  Discovery   `yaml:"discovery"`   //
@@ -57,6 +58,11 @@ type RDMA struct {
 	MemoryLimit    Size   `yaml:"memory_limit"`    // all registered memory: connections beyond it are refused; default 1GiB
 	SRQ            string `yaml:"srq"`             // auto, on, off: share receives between the queues; default auto
 	SendInvalidate string `yaml:"send_invalidate"` // auto, on, off: end the host's key with the response; default auto
+}
+
+// IWARP configures the built-in iWARP (provider iwarp). A change needs a restart.
+type IWARP struct {
+	CRC string `yaml:"crc"` // auto: when the host wants it, on: always, off: never, hosts that want it are refused; default auto
 }
 
 // CNTLIDRange are the controller ids that may be given out.
@@ -140,6 +146,7 @@ func (f *File) setDefaults() {
 	f.Log.setDefaults()
 	f.Admin.setDefaults()
 	f.RDMA.setDefaults()
+	f.IWARP.setDefaults()
 	f.CNTLID.setDefaults()
 }
 
@@ -148,6 +155,8 @@ func (l *Log) setDefaults() { *l = Log{Level: "info", Format: "text"} }
 func (a *Admin) setDefaults() { a.Socket = DefaultSocket }
 
 func (c *CNTLIDRange) setDefaults() { *c = CNTLIDRange{1, int(nvme.CNTLIDMax)} }
+
+func (i *IWARP) setDefaults() { i.CRC = "auto" }
 
 func (r *RDMA) setDefaults() {
 	*r = RDMA{
@@ -158,7 +167,9 @@ func (r *RDMA) setDefaults() {
 
 func (r *Referral) setDefaults() { *r = Referral{Transport: "rdma", Port: DefaultPort} }
 
-func (l *Listener) setDefaults() { *l = Listener{Transport: "rdma", Provider: "auto", Port: DefaultPort} }
+func (l *Listener) setDefaults() {
+	*l = Listener{Transport: "rdma", Provider: "auto", Port: DefaultPort}
+}
 
 func (b *Backend) setDefaults() { *b = Backend{BlockSize: 512, Engine: "auto", Direct: "auto"} }
 

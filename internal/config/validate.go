@@ -28,6 +28,7 @@ func (f *File) validate(d *decoder) {
 	}
 	f.Admin.validate(d)
 	f.RDMA.validate(d)
+	d.oneOf("iwarp.crc", f.IWARP.CRC, "auto", "on", "off")
 	f.validateCNTLID(d)
 	f.Discovery.validate(d)
 	f.validateListeners(d)

@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nvmf-go/nvmf/backend"
+	"github.com/nvmf-go/nvmf/fabric/soft/iwarp"
 	"github.com/nvmf-go/nvmf/internal/config"
 	"github.com/nvmf-go/nvmf/internal/providers"
 	"github.com/nvmf-go/nvmf/internal/version"
@@ -56,7 +57,7 @@ type Daemon struct {
 type Options struct {
 	Log *logrus.Logger
 	// Providers are the fabric providers that listeners may use; default those
-	// of this build.
+	// of this build, as the file configures them.
 	Providers *providers.Set
 
 	// For tests.
@@ -67,9 +68,6 @@ type Options struct {
 func (o *Options) setDefaults() {
 	if o.Log == nil {
 		o.Log = logrus.New()
-	}
-	if o.Providers == nil {
-		o.Providers = providers.Default()
 	}
 	if o.open == nil {
 		o.open = openBackend
@@ -84,6 +82,13 @@ func (o *Options) setDefaults() {
 // and wait for the next Reload.
 func Start(ctx context.Context, f *config.File, o Options) (*Daemon, error) {
 	o.setDefaults()
+	if o.Providers == nil {
+		crc, err := iwarp.ParseCRC(f.IWARP.CRC)
+		if err != nil {
+			return nil, err
+		}
+		o.Providers = providers.New(providers.Options{IWARP: iwarp.Options{CRC: crc}})
+	}
 	t, err := target.NewTarget(targetConfig(f, o.Log))
 	if err != nil {
 		return nil, err

@@ -34,14 +34,23 @@ type Set struct {
 	open map[string]fabric.Provider
 }
 
-// Default are the providers of this build.
-func Default() *Set {
+// Options configure the software providers.
+type Options struct {
+	RoCE  roce.Options
+	IWARP iwarp.Options
+}
+
+// Default are the providers of this build with their defaults.
+func Default() *Set { return New(Options{}) }
+
+// New are the providers of this build.
+func New(o Options) *Set {
 	return &Set{
 		Software: roce.Name,
 		Open: map[string]func() (fabric.Provider, error){
 			hardware:   verbs.New,
-			roce.Name:  func() (fabric.Provider, error) { return asProvider(roce.New(roce.Options{})) },
-			iwarp.Name: func() (fabric.Provider, error) { return asProvider(iwarp.New(iwarp.Options{})) },
+			roce.Name:  func() (fabric.Provider, error) { return asProvider(roce.New(o.RoCE)) },
+			iwarp.Name: func() (fabric.Provider, error) { return asProvider(iwarp.New(o.IWARP)) },
 		},
 	}
 }

@@ -444,6 +444,14 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for _, c := range []CRC{CRCAuto, CRCOff, CRCOn} {
+		if got, err := ParseCRC(c.String()); got != c || err != nil {
+			t.Errorf("%v: %v, %v", c, got, err)
+		}
+	}
+	if _, err := ParseCRC("maybe"); !errors.Is(err, fabric.ErrInvalid) || CRC(9).String() != "CRC(9)" {
+		t.Errorf("maybe: %v", err)
+	}
 	p := newProvider(t, Options{CRC: CRCOn, Revision: 1, MaxFPDU: 1448})
 	devs, err := p.Devices()
 	if err != nil || len(devs) == 0 || !strings.Contains(devs[0].Note, "CRC on, MPA revision 1, FPDUs up to 1448") {

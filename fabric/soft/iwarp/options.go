@@ -19,7 +19,25 @@ const (
 	CRCOn              // always
 )
 
-var crcNames = [...]string{"when the peer wants it", "off", "on"}
+var crcNames = [...]string{"auto", "off", "on"}
+
+func (c CRC) String() string {
+	if int(c) < len(crcNames) {
+		return crcNames[c]
+	}
+	return fmt.Sprintf("CRC(%d)", uint8(c))
+}
+
+// ParseCRC is the CRC mode of that name: auto, on or off; the empty one is
+// auto.
+func ParseCRC(s string) (CRC, error) {
+	for i, name := range crcNames {
+		if s == name || s == "" {
+			return CRC(i), nil
+		}
+	}
+	return 0, fmt.Errorf("%w: CRC mode %q is none of auto, on and off", fabric.ErrInvalid, s)
+}
 
 // Options configure a Provider. The zero value is what most want.
 type Options struct {
@@ -91,7 +109,7 @@ func def[T comparable](v *T, d T) {
 
 // note is what DeviceInfo says of the options.
 func (o *Options) note() string {
-	s := "software RNIC, CRC " + crcNames[o.CRC]
+	s := "software RNIC, CRC " + o.CRC.String()
 	if o.Revision != 2 {
 		s += ", MPA revision 1"
 	}
