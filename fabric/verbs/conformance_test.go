@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 }
 
 var conformanceConfig = fabrictest.Config{
-	Timeout: 20 * time.Second, Connections: 32, Cycles: 60, SoakOps: 1500,
+	Timeout: 20 * time.Second, Connections: 16, Cycles: 24, SoakOps: 600, // for an emulated processor
 	KeepsInvalidatedKey: "rxe of Linux 6.1 says so to kernel consumers only",
 	WindowsUnbounded:    "rxe of Linux 6.1 checks the region's bounds only",
 	ReadsOutliveKeys:    "rxe of Linux 6.1 repeats such a READ for ever",

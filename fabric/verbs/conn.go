@@ -145,8 +145,21 @@ func (c *conn) tellLocked() {
 // failed is called by a Poll that met a completion of that status.
 func (c *conn) failed(s fabric.Status) {
 	if !c.left.Load() {
-		go c.leave(c.qp.opError("connection", fmt.Errorf("%w: %v", fabric.ErrQPError, s)))
+		go c.leave(c.cause(s))
 	}
+}
+
+// cause is why a QP has failed that nobody took to the error state. A flush
+// alone has its cause at the peer: on iWARP the end of the stream, else a
+// request that this end refused.
+func (c *conn) cause(s fabric.Status) error {
+	switch {
+	case s == fabric.StatusFlushed && c.qp.iwarp:
+		return errPeerClosed
+	case s == fabric.StatusFlushed:
+		return c.qp.opError("connection", fmt.Errorf("%w: a request of the peer was refused", fabric.ErrQPError))
+	}
+	return c.qp.opError("connection", fmt.Errorf("%w: %v", fabric.ErrQPError, s))
 }
 
 // communicationEstablished: data came before the peer's RTU.
@@ -180,13 +193,8 @@ func (d *device) checkConfig(cfg *fabric.ConnConfig) error {
 	cfg.MaxSendSGE, cfg.MaxRecvSGE = max(cfg.MaxSendSGE, 1), max(cfg.MaxRecvSGE, 1)
 	cfg.MaxInline = min(max(cfg.MaxInline, 0), lim.MaxInline)
 	cfg.ORD, cfg.IRD = min(max(cfg.ORD, 0), lim.MaxORD), min(max(cfg.IRD, 0), lim.MaxIRD)
-	switch send, ok := cfg.SendCQ.(*completionQueue); {
-	case !ok || send.d != d || send.cq == nil:
-		return fmt.Errorf("%w: SendCQ is not an open CQ of this device", fabric.ErrInvalid)
-	}
-	switch recv, ok := cfg.RecvCQ.(*completionQueue); {
-	case !ok || recv.d != d || recv.cq == nil:
-		return fmt.Errorf("%w: RecvCQ is not an open CQ of this device", fabric.ErrInvalid)
+	if !d.hasCQ(cfg.SendCQ) || !d.hasCQ(cfg.RecvCQ) {
+		return fmt.Errorf("%w: SendCQ or RecvCQ is not an open CQ of this device", fabric.ErrInvalid)
 	}
 	if srq, ok := cfg.SRQ.(*sharedReceiveQueue); cfg.SRQ != nil && (!ok || srq.d != d || srq.srq == nil) {
 		return fmt.Errorf("%w: SRQ is not an open SRQ of this device", fabric.ErrInvalid)
@@ -201,6 +209,11 @@ func (d *device) checkConfig(cfg *fabric.ConnConfig) error {
 		return fmt.Errorf("%w: retry counts %d and %d (at most 7)", fabric.ErrInvalid, cfg.RetryCount, cfg.RNRRetry)
 	}
 	return nil
+}
+
+func (d *device) hasCQ(cq fabric.CompletionQueue) bool {
+	q, ok := cq.(*completionQueue)
+	return ok && q.d == d && q.cq != nil
 }
 
 // makeQP makes the QP, in INIT, and gives it to Setup.

@@ -124,7 +124,7 @@ typedef int send_builder(struct ibv_send_wr *, struct vb_slot *, const void *, c
 static inline __attribute__((always_inline)) int64_t post_sends(struct ibv_qp *qp, struct vb_queue *q, send_builder *build, const void *w, size_t stride, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
 {
 	struct ibv_send_wr chain[CHUNK], *bad;
-	uint32_t done = 0, free = room(q);
+	uint32_t done = 0, space = room(q);
 	int stop = 0;
 
 	while (done < n && !stop) {
@@ -134,7 +134,7 @@ static inline __attribute__((always_inline)) int64_t post_sends(struct ibv_qp *q
 		for (; k < CHUNK && done + k < n; k++) {
 			struct vb_slot *slot = &q->slot[(q->tail + k) & q->mask];
 
-			stop = done + k < free ? build(&chain[k], slot, (const char *)w + (done + k) * stride, sge, nsge) : ENOMEM;
+			stop = done + k < space ? build(&chain[k], slot, (const char *)w + (done + k) * stride, sge, nsge) : ENOMEM;
 			if (stop)
 				break;
 			slot->pos = q->tail + k;
@@ -165,8 +165,8 @@ int64_t vb_post_atomic(struct ibv_qp *qp, struct vb_queue *q, const struct vb_at
 	return post_sends(qp, q, build_atomic, w, sizeof *w, n, sge, nsge);
 }
 
-// take_slot finds a place for the kth receive of a chain. It is the queue's
-// only with keep_slots.
+// take_slot finds a place for the kth receive of a chain, which is taken only
+// by keep_slots.
 static struct vb_slot *take_slot(struct vb_queue *q, uint32_t k)
 {
 	if (!q->shared)
