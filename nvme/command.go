@@ -62,7 +62,7 @@ func (c Command) Init(o Opcode, nsid uint32) {
 	c.SGL1().SetNull()
 }
 
-// SetOpcode, SetFlags and the other setters fill an SQE in place.
+// SetOpcode sets byte 0, in place as all setters do.
 func (c Command) SetOpcode(o Opcode) { c[0] = byte(o) }
 
 // SetFlags sets byte 1.

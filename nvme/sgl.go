@@ -46,11 +46,11 @@ func (s SGL) IsNull() bool {
 func (s SGL) Validate() Status {
 	switch s.Type() {
 	case SGLDataBlock:
-		return subTypeIn(s, SGLAddress, SGLOffset)
+		return subTypeIn(s, SGLOffset)
 	case SGLBitBucket:
-		return subTypeIn(s, SGLAddress, SGLAddress)
+		return subTypeIn(s, SGLAddress)
 	case SGLSegment, SGLLastSegment:
-		if st := subTypeIn(s, SGLAddress, SGLOffset); !st.OK() {
+		if st := subTypeIn(s, SGLOffset); !st.OK() {
 			return st
 		}
 		if n := s.Length(); n == 0 || n%SGLSize != 0 {
@@ -58,7 +58,7 @@ func (s SGL) Validate() Status {
 		}
 		return Success
 	case SGLKeyedDataBlock:
-		return subTypeIn(s, SGLAddress, SGLInvalidate)
+		return subTypeIn(s, SGLInvalidate)
 	case SGLTransportData:
 		if s.SubType() < 0xA {
 			return SGLTypeInvalid
@@ -68,8 +68,9 @@ func (s SGL) Validate() Status {
 	return SGLTypeInvalid
 }
 
-func subTypeIn(s SGL, a, b uint8) Status {
-	if t := s.SubType(); t != a && t != b {
+// subTypeIn takes sub type 0 and one other.
+func subTypeIn(s SGL, other uint8) Status {
+	if t := s.SubType(); t != SGLAddress && t != other {
 		return SGLTypeInvalid
 	}
 	return Success

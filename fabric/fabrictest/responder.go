@@ -56,7 +56,7 @@ func (q *queuePair) serve(pos, end uint32) uint32 {
 			break
 		}
 		budget -= int64(s.Length)
-		status := fabric.StatusSuccess
+		var status fabric.Status
 		if faults == nil && !q.stall.on {
 			status = q.execute(s, pos)
 		} else {

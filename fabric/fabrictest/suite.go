@@ -401,7 +401,7 @@ func (s *suite) connectTo(l fabric.Listener, from, to *end, mod ...func(a, b *fa
 	conn, err := from.dev.Dial(ctx, netip.AddrPortFrom(from.addr, 0), l.Addr(), ca)
 	if err != nil {
 		l.Close() // ends the goroutine
-		return nil, fmt.Errorf("dial: %w (accept: %v)", err, <-accepted)
+		return nil, fmt.Errorf("dial: %w (accept: %w)", err, <-accepted)
 	}
 	if err := <-accepted; err != nil {
 		conn.Close()

@@ -174,7 +174,8 @@ func TestReloadSeesForeignSize(t *testing.T) {
 
 // What fails is said, the rest goes on, and the next reload tries again.
 func TestMissingBackend(t *testing.T) {
-	conf := ramBackends[:strings.Index(ramBackends, "subsystems:")] + "  - {name: d, type: file, path: DIR/none.img}\nsubsystems:\n" +
+	backends, _, _ := strings.Cut(ramBackends, "subsystems:")
+	conf := backends + "  - {name: d, type: file, path: DIR/none.img}\nsubsystems:\n" +
 		subsystem("a", "any", "{nsid: 1, backend: d}", "{nsid: 2, backend: ram0}")
 	r := newRig(t, conf)
 	_, q := r.connect(nqnA)

@@ -199,7 +199,7 @@ func (m *Manager) Receive(from netip.Addr, b []byte, now time.Duration) {
 	case wire.AttrREQ:
 		m.request(from, mad, now)
 	case wire.AttrREP:
-		m.reply(from, mad, now)
+		m.reply(from, mad)
 	case wire.AttrRTU:
 		m.ready(from, wire.ParsePair(mad.Body))
 	case wire.AttrREJ:

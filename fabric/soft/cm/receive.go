@@ -111,7 +111,7 @@ func (c *Conn) lose(now time.Duration) {
 }
 
 // reply handles a REP.
-func (m *Manager) reply(from netip.Addr, mad wire.MAD, now time.Duration) {
+func (m *Manager) reply(from netip.Addr, mad wire.MAD) {
 	rep := wire.ParseREP(mad.Body)
 	c := m.find(from, rep.LocalComm, rep.RemoteComm)
 	switch {

@@ -88,7 +88,7 @@ func TestDeviceRegister(t *testing.T) {
 	if _, err := d.Register(m, 0); !errors.Is(err, fabric.ErrQueueFull) {
 		t.Errorf("more than MaxMR: %v", err)
 	}
-	if last.Close() != nil || last.Close() != nil || d.Counts().MRs != 3 {
+	if errors.Join(last.Close(), last.Close()) != nil || d.Counts().MRs != 3 {
 		t.Errorf("%+v", d.Counts())
 	}
 }
@@ -122,7 +122,7 @@ func TestConn(t *testing.T) {
 		t.Error("not the first Finish counts")
 	}
 	<-c.Done()
-	if c.Err() != cause || len(got) != 1 || got[0] != cause {
+	if !errors.Is(c.Err(), cause) || len(got) != 1 || !errors.Is(got[0], cause) {
 		t.Errorf("Err %v, Closed was given %v", c.Err(), got)
 	}
 	var quiet Conn

@@ -346,7 +346,8 @@ func TestRecvQueue(t *testing.T) {
 			t.Fatalf("%d posted, %v", n, err)
 		}
 		for k, room := range []uint64{30, 20, 0} {
-			if !q.TakeRecv() || !q.TakeRecv() || q.Recv().ID != i+uint64(k)*100 || q.Recv().Room() != room {
+			took := q.TakeRecv()
+			if !took || !q.TakeRecv() || q.Recv().ID != i+uint64(k)*100 || q.Recv().Room() != room {
 				t.Fatalf("receive %d: %+v", k, q.Recv())
 			}
 			q.CompleteRecv(fabric.Completion{Op: fabric.OpRecv, ByteLen: 3, Imm: 4, Flags: fabric.CompletionImm})
