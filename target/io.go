@@ -48,10 +48,10 @@ func (q *Queue) blocks(r *Request, k backend.Kind) (*Namespace, nvme.Status) {
 		return nil, st
 	}
 	slba, nlb := r.Cmd.SLBA(), uint64(r.Cmd.NLB())
+	r.core.size = nlb << n.shift // from here on the error log names the LBA
 	if size := n.blocks.Load(); slba > size || nlb > size-slba {
 		return nil, r.bad(nvme.LBAOutOfRange, locCDW10, 0)
 	}
-	r.core.size = nlb << n.shift
 	r.core.op = backend.Op{Kind: k, Offset: slba << n.shift, Length: r.core.size}
 	return n, nvme.Success
 }
