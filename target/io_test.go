@@ -65,6 +65,18 @@ func TestCompareFindsTheBlock(t *testing.T) {
 	r.ok(ios[0], blockCmd(nvme.CmdCompare, 1, 100, nlb, 0), data, len(data))
 }
 
+// A range that is out of the namespace is entered with where it begins.
+func TestErrorLogNamesTheRange(t *testing.T) {
+	r, admin, ios := standard(t, 1)
+	const far = 1 << 40
+	if f := r.do(ios[0], blockCmd(nvme.CmdRead, 1, far, 1, 0), nil, 512); f.Status.Code() != nvme.LBAOutOfRange {
+		t.Fatalf("%v", f.Status)
+	}
+	if e := r.latestError(admin); e.LBA != far || e.NSID != 1 || e.Location != 40 {
+		t.Errorf("%+v", e)
+	}
+}
+
 // latestError reads the first entry of the error log.
 func (r *rig) latestError(admin *fakeLink) (e nvme.ErrorEntry) {
 	r.tb.Helper()
