@@ -17,7 +17,6 @@ import (
 	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 	"github.com/nvmf-go/nvmf/internal/config"
 	"github.com/nvmf-go/nvmf/nvme"
-	"github.com/nvmf-go/nvmf/target/rdma/rdmatest"
 )
 
 // fault is a configuration that is right and still cannot be.
@@ -251,7 +250,7 @@ func TestTruncated(t *testing.T) {
 	conf := head + "backends: [{name: d, type: file, path: DIR/d.img, size: 1MiB}]\nsubsystems:\n" + subsystem("a", "any", "{nsid: 1, backend: d}")
 	r := newRig(t, conf)
 	s, q := r.connect(nqnA)
-	awaitEvent := r.wantEvent(s)
+	awaitEvent := r.wantEvent(s, nvme.EventNSAttribute)
 	if err := os.Truncate(filepath.Join(r.dir, "d.img"), 512<<10); err != nil {
 		t.Fatal(err)
 	}
@@ -267,29 +266,6 @@ func TestTruncated(t *testing.T) {
 	}
 	if err := q.Write(r.ctx, 1, 1024, 1, 0, 512); code(err) != nvme.LBAOutOfRange {
 		t.Errorf("behind the new end: %v", err)
-	}
-}
-
-// wantEvent has namespace events reported and gives a function that waits for
-// one.
-func (r *rig) wantEvent(s *rdmatest.Session) func(nvme.AsyncEvent) {
-	r.t.Helper()
-	cmd := make(nvme.Command, nvme.SQESize)
-	cmd.Features().InitSet(nvme.FeatAsyncEvent, 0, uint32(nvme.EventNSAttribute), false)
-	if got, err := s.Admin.Do(r.ctx, cmd); err != nil || !got.Status.OK() {
-		r.t.Fatal(got, err)
-	}
-	const cid = 0xAE
-	cmd.Init(nvme.AdminAsyncEvent, 0)
-	cmd.SetCID(cid)
-	if err := s.Admin.SendCommand(cmd, nil); err != nil {
-		r.t.Fatal(err)
-	}
-	return func(want nvme.AsyncEvent) {
-		r.t.Helper()
-		if got, err := s.Admin.WaitCID(r.ctx, cid); err != nil || nvme.AsyncEvent(got.Result) != want {
-			r.t.Errorf("event %#x, %v", got.Result, err)
-		}
 	}
 }
 

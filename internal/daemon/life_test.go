@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -264,5 +266,49 @@ func TestStatusOfHosts(t *testing.T) {
 		if c.n.NSID != c.nsid || c.n.Counters.Bytes["write"] != c.bytes || c.n.Write.Count != 1 || c.n.Backend == "" {
 			t.Errorf("%d: %+v", i, c.n)
 		}
+	}
+}
+
+// A persistent discovery controller hears of a change at once and of nothing
+// when a reload changes nothing; the first 20 bytes of the log tell the
+// generation and the number of entries.
+func TestDiscoveryEvents(t *testing.T) {
+	before := ramBackends + subsystem("a", "any", "{nsid: 1, backend: ram0}")
+	r := newRig(t, before)
+	s, err := r.host.Admin(r.ctx, nvme.DiscoveryNQN, rdmatest.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	header := func() (genctr, numrec uint64) {
+		cmd := make(nvme.Command, nvme.SQESize)
+		cmd.GetLogPage().Init(0, nvme.LogRequest{LID: nvme.LogDiscovery, Length: 20})
+		cmd.SGL1().SetKeyed(s.Admin.Addr(), 20, s.Admin.RKey(), nvme.SGLAddress)
+		clear(s.Admin.Data()[:64])
+		if got, err := s.Admin.Do(r.ctx, cmd); err != nil || !got.Status.OK() {
+			t.Fatal(got, err)
+		}
+		b := s.Admin.Data()
+		if !bytes.Equal(b[20:64], make([]byte, 44)) {
+			t.Error("more than 20 bytes were written")
+		}
+		return binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
+	}
+	genctr, numrec := header()
+	if numrec != 2 || genctr != r.status().Discovery {
+		t.Errorf("generation %d, %d entries", genctr, numrec)
+	}
+	await := r.wantEvent(s, nvme.EventDiscovery)
+	r.reload(before)
+	if again, _ := header(); again != genctr {
+		t.Errorf("generation %d became %d without a change", genctr, again)
+	}
+	if n, err := s.Admin.Poll(); n != 0 || err != nil {
+		t.Errorf("%d events without a change, %v", n, err)
+	}
+	r.reload(before + subsystem("b", "any"))
+	await(nvme.DiscoveryChanged)
+	if again, n := header(); again == genctr || n != 3 {
+		t.Errorf("generation %d, then %d with %d entries", genctr, again, n)
 	}
 }

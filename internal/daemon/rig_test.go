@@ -203,3 +203,26 @@ poll_groups: 1
 func subsystem(name, hosts string, namespaces ...string) string {
 	return fmt.Sprintf("  - {nqn: 'nqn.2026-11.io.nvmf:%s', hosts: %s, namespaces: [%s]}\n", name, hosts, strings.Join(namespaces, ", "))
 }
+
+// wantEvent has events of a kind reported and gives a function that waits for
+// one.
+func (r *rig) wantEvent(s *rdmatest.Session, kind nvme.AsyncEventConfig) func(nvme.AsyncEvent) {
+	r.t.Helper()
+	cmd := make(nvme.Command, nvme.SQESize)
+	cmd.Features().InitSet(nvme.FeatAsyncEvent, 0, uint32(kind), false)
+	if got, err := s.Admin.Do(r.ctx, cmd); err != nil || !got.Status.OK() {
+		r.t.Fatal(got, err)
+	}
+	const cid = 0xAE
+	cmd.Init(nvme.AdminAsyncEvent, 0)
+	cmd.SetCID(cid)
+	if err := s.Admin.SendCommand(cmd, nil); err != nil {
+		r.t.Fatal(err)
+	}
+	return func(want nvme.AsyncEvent) {
+		r.t.Helper()
+		if got, err := s.Admin.WaitCID(r.ctx, cid); err != nil || nvme.AsyncEvent(got.Result) != want {
+			r.t.Errorf("event %#x, %v", got.Result, err)
+		}
+	}
+}
