@@ -24,7 +24,8 @@ type Config struct {
 	IRD     int       // READs and atomics we answer; 0 refuses them
 	// RetryCount is how many times AckTimeout may pass again without progress
 	// before the QP fails, RNRRetry how many RNR NAKs in a row are borne; 7 of
-	// the latter is for ever. AckTimeout 0 is for ever.
+	// the latter is for ever. AckTimeout 0 is for ever; less than MinTimeout is
+	// MinTimeout.
 	RetryCount uint8
 	RNRRetry   uint8
 	AckTimeout time.Duration
@@ -72,6 +73,9 @@ func (q *QP) Start(cfg Config) {
 	}
 	if cfg.Window == 0 {
 		cfg.Window = 256
+	}
+	if cfg.AckTimeout > 0 { // it may be the peer's choice
+		cfg.AckTimeout = max(cfg.AckTimeout, cfg.MinTimeout)
 	}
 	if q.stats = cfg.Stats; q.stats == nil {
 		q.stats = new(Stats)

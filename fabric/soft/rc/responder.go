@@ -51,7 +51,7 @@ func (r *responder) receive(p *wire.Packet) {
 			r.waiting = true
 		}
 	default:
-		r.waiting = false
+		r.waiting, r.nak = false, 0 // what has come need not be asked for
 		r.execute(p)
 	}
 }

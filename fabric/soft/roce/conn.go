@@ -253,9 +253,9 @@ func (c *conn) broke(err error) {
 	}
 }
 
-// ended is called when the peer has disconnected; control.mu is held. What it sent before may still
-// be in the socket, the NAK that says why among it: the owner reads that first,
-// if it polls.
+// ended is called when the peer has disconnected; control.mu is held. What the
+// peer sent before may still be in the socket, the NAK that says why among it:
+// the owner reads that first, if it polls.
 func (c *conn) ended() {
 	e := c.qp.e
 	e.do(func() { e.ending = append(e.ending, c) })
