@@ -28,7 +28,8 @@ type responder struct {
 	held    int           // requests that ACK stands for
 	nak     wire.Syndrome // 0 is none
 	nakPSN  psn.Value
-	waiting bool // a NAK was sent for epsn: drop what is behind until it comes
+	waiting bool // a NAK was made for epsn: drop what is behind until it comes
+	missed  bool // something was dropped, and the NAK that says so is still here
 	refused bool // the NAK owed is the QP's last word
 
 	log log
@@ -46,13 +47,31 @@ func (r *responder) receive(p *wire.Packet) {
 		r.q.stats.Duplicates++
 		r.duplicate(p)
 	case d > 0:
-		if !r.waiting {
-			r.owe(wire.NakSequence, r.epsn)
-			r.waiting = true
-		}
+		r.ahead()
 	default:
-		r.waiting, r.nak = false, 0 // what has come need not be asked for
-		r.execute(p)
+		r.inOrder(p)
+	}
+}
+
+// ahead drops a request that others are missing before. They are asked for
+// once.
+func (r *responder) ahead() {
+	if !r.waiting {
+		r.owe(wire.NakSequence, r.epsn)
+		r.waiting = true
+	}
+	r.missed = r.nak != 0
+}
+
+// inOrder executes the request that is next. A NAK for it that has not left yet
+// need not leave; but if that stood for others that were dropped, the first of
+// them is asked for.
+func (r *responder) inOrder(p *wire.Packet) {
+	missed := r.missed
+	r.waiting, r.missed, r.nak = false, false, 0
+	r.execute(p)
+	if missed && r.nak == 0 {
+		r.ahead()
 	}
 }
 

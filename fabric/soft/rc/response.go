@@ -25,7 +25,7 @@ func (r *responder) next(p *Packet) bool {
 	case r.nak != 0:
 		r.q.stats.NAKSent++
 		r.putAck(p, r.nak, r.nakPSN)
-		r.nak, r.refused = 0, false
+		r.nak, r.missed, r.refused = 0, false, false
 	case r.ack:
 		r.putAck(p, wire.AckNoCredits, r.epsn.Prev())
 	default:
