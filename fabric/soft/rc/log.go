@@ -35,6 +35,9 @@ type log struct {
 	n    int // entries in use
 	last int // place of the newest
 	owed int // entries that are owed an answer
+
+	replayed psn.Value // where the last repetition of a READ began
+	stutter  int       // repetitions in a row, each a packet behind the last
 }
 
 func (l *log) init(depth int) { l.ring = make([]entry, depth) }
@@ -92,6 +95,10 @@ func (l *log) replayRead(seq psn.Value, va uint64, rkey, length uint32, mtu int)
 		return false
 	}
 	l.replay(e, from, from+n)
+	if l.stutter++; seq != l.replayed.Next() {
+		l.stutter = 0
+	}
+	l.replayed = seq
 	return true
 }
 

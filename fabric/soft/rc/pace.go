@@ -29,8 +29,9 @@ type pace struct {
 	reads window // packets of READ responses
 
 	// The loss that was reacted to last, until una passes it.
-	lossAt psn.Value
-	loss   bool
+	lossAt  psn.Value
+	loss    bool
+	stutter int // losses in a row with one packet of progress between them
 	// The congestion mark reacted to last: not again before una passes it.
 	markAt psn.Value
 	mark   bool
@@ -121,6 +122,9 @@ type flight struct{ data, reads int }
 func (p *pace) lost(una psn.Value, f flight, now time.Duration) bool {
 	if p.loss {
 		return false
+	}
+	if p.stutter++; una != p.lossAt.Next() {
+		p.stutter = 0
 	}
 	p.loss, p.lossAt, p.timed = true, una, false
 	p.shrink(f)

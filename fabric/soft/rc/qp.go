@@ -155,6 +155,12 @@ func (q *QP) Owes() bool { return q.rsp.ack }
 // sent now should avoid whatever may have lost them.
 func (q *QP) Suspect() bool { return q.req.pace.backoff > 0 }
 
+// Stutters says that of what is sent at once the first packet arrives and the
+// others do not, time and again: something on the way treats those differently.
+func (q *QP) Stutters() bool { return max(q.req.pace.stutter, q.rsp.log.stutter) >= maxStutter }
+
+const maxStutter = 3
+
 // Deadline is when Expire wants to be called; Never when there is nothing to
 // wait for.
 func (q *QP) Deadline() time.Duration {

@@ -30,6 +30,8 @@ type path struct {
 	group uint32
 	tos   int16 // -1: the socket's
 	v6    bool
+	// single is set when segmentation offload does not work on the path.
+	single bool
 }
 
 // out is a datagram being built: one packet, or several of one size (the last

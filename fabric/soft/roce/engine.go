@@ -303,7 +303,12 @@ func (e *engine) run(q *queuePair, now time.Duration, all bool) int {
 		if !q.Next(e.tx.batch.packet(), now, all) {
 			break
 		}
-		e.tx.batch.add(q.path, e.tx.gso && !q.Suspect())
+		e.tx.batch.add(q.path, e.tx.gso && !q.path.single && !q.Suspect())
+	}
+	if !q.path.single && q.Stutters() {
+		// A NIC that cuts datagrams itself may count identifications in a way that
+		// the ICRCs were not computed for.
+		q.path.single = true
 	}
 	switch {
 	case n == burst || e.tx.blocked():

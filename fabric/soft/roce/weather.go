@@ -9,6 +9,7 @@ import (
 // what tests put between two devices. Shares are from 0 to 1.
 type weather struct {
 	lose, twice, late, flip float64
+	first                   bool // only the first packet of a datagram arrives
 
 	mu    sync.Mutex
 	rng   *rand.Rand
@@ -52,7 +53,7 @@ func (w *weather) fate(b []byte, index int, use func([]byte, int)) (n int, due [
 	}
 	w.later = keep
 	switch r := w.rng.Float64(); {
-	case r < w.lose:
+	case w.first && index > 0, r < w.lose:
 		w.count.lost++
 		return 0, due
 	case r < w.lose+w.twice:
