@@ -51,6 +51,8 @@ type traffic struct {
 	adds    int
 	recvs   []transfer
 	counter int
+	window  fabric.MemoryWindow // bound and invalidated in turn
+	bound   bool
 }
 
 const counterSize = 64
@@ -68,7 +70,13 @@ func (tr *traffic) step() {
 	if tr.rng.IntN(8) == 0 {
 		flags |= fabric.FlagFence
 	}
-	op := []fabric.Opcode{fabric.OpSend, fabric.OpWrite, fabric.OpRead, fabric.OpWriteImm, fabric.OpSendImm, fabric.OpFetchAdd}[tr.rng.IntN(6)]
+	op := []fabric.Opcode{
+		fabric.OpSend, fabric.OpWrite, fabric.OpRead, fabric.OpWriteImm, fabric.OpSendImm, fabric.OpFetchAdd, fabric.OpBind,
+	}[tr.rng.IntN(7)]
+	if op == fabric.OpBind {
+		tr.stepWindow(e, id)
+		return
+	}
 	x := transfer{op, mine, theirs}
 	wr := fabric.SendWR{ID: id, Op: op, Flags: flags, RemoteAddr: peer.mem.Addr() + uint64(tr.next), RKey: peer.mr.RKey(), Imm: uint32(id)}
 	switch op {
@@ -96,6 +104,18 @@ func (tr *traffic) step() {
 	tr.w.post(tr.i, wr, e.sge(tr.next, k), e.sge(tr.next+k, n-k))
 	tr.all = append(tr.all, x)
 	tr.next += n
+}
+
+// stepWindow binds the window, or invalidates it.
+func (tr *traffic) stepWindow(e *end, id uint64) {
+	if tr.bound = !tr.bound; tr.bound {
+		_, err := e.qp.EnqueueBind(tr.window, e.mr, 0, 64, fabric.AccessRemoteRead, id, fabric.FlagSignaled)
+		tr.w.must(err)
+		tr.all = append(tr.all, transfer{op: fabric.OpBind})
+		return
+	}
+	tr.w.post(tr.i, fabric.SendWR{ID: id, Op: fabric.OpLocalInv, RKey: tr.window.RKey(), Flags: fabric.FlagSignaled})
+	tr.all = append(tr.all, transfer{op: fabric.OpLocalInv})
 }
 
 // check holds what completed against what was posted, in order.
@@ -171,6 +191,9 @@ func lossy(t *testing.T, f weather, seed uint64) {
 		for _, e := range w.ends {
 			clear(e.mem.Bytes()[tr.counter : tr.counter+counterSize])
 		}
+		var err error
+		tr.window, err = w.ends[tr.i].dev.NewMemoryWindow()
+		w.must(err)
 	}
 	for range 40 {
 		for range 3 {

@@ -208,7 +208,7 @@ func (r *requester) failLater(s fabric.Status) {
 // operations that were run, and the one that failed before it was sent.
 func (r *requester) retire() {
 	sq := r.q.Sends()
-	for sq.Next() != r.pos && isLocal(sq.At(sq.Next()).Op) {
+	for int32(sq.Next()-r.ran) < 0 && isLocal(sq.At(sq.Next()).Op) {
 		r.q.CompleteSend(fabric.StatusSuccess, 0)
 	}
 	if r.stopped && sq.Next() == r.stop && sq.Pending() > 0 {
