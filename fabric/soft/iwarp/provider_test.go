@@ -339,11 +339,19 @@ func TestNamesAndAddresses(t *testing.T) {
 }
 
 // Connections cost a bounded amount of memory, work all of them, and leave
-// nothing. 1,000 of them are 2,000 queue pairs on one device.
+// nothing. 5,000 of them are 10,000 queue pairs on one device.
 func TestManyConnections(t *testing.T) {
-	conns := 1000
+	conns := 5000
 	if testing.Short() {
 		conns = 200
+	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		t.Fatal(err)
+	}
+	if most := int(min(files.Cur, 1<<20)-200) / 2; conns > most {
+		t.Logf("%d connections of %d, for want of descriptors", most, conns)
+		conns = most
 	}
 	p := newProvider(t, Options{})
 	addr := netip.MustParseAddr("127.0.0.1")
