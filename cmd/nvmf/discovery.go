@@ -51,7 +51,7 @@ func (w *world) aimOperand(c *cli.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return w.aim(c, name)
+	return w.aim(c, name, "")
 }
 
 func (w *world) discover(c *cli.Context) error {

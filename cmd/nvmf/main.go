@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-go/nvmf/internal/providers"
 	"github.com/nvmf-go/nvmf/internal/version"
@@ -33,10 +34,10 @@ type world struct {
 	terminal       bool // stderr is a terminal: progress may be drawn
 }
 
-// isTerminal says whether f is a terminal.
+// isTerminal says whether f is a terminal that can be drawn on.
 func isTerminal(f *os.File) bool {
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil && os.Getenv("TERM") != "dumb"
 }
 
 const description = `Names a controller by options, as nvme connect does, or by a DEVICE:
@@ -118,7 +119,7 @@ func (w *world) commands() []*cli.Command {
 
 // hostCommands are what only a host in userspace has.
 func (w *world) hostCommands() []*cli.Command {
-	return []*cli.Command{w.pingCommand(), w.versionCommand()}
+	return []*cli.Command{w.pingCommand(), w.benchCommand(), w.copyCommand(), w.versionCommand()}
 }
 
 func (w *world) versionCommand() *cli.Command {

@@ -32,10 +32,13 @@ type needs struct {
 	queues int  // I/O queues, unless the user says how many; 0 for none
 	depth  int  // of each at least
 	long   bool // it goes on for a while, so that reconnecting is worth it
+	// provider is used in place of the option's, when not empty.
+	provider string
 }
 
-// aim finds out what to connect to, and with which provider.
-func (w *world) aim(c *cli.Context, name string) (*session, error) {
+// aim finds out what to connect to, and with which provider: the option's when
+// provider is empty.
+func (w *world) aim(c *cli.Context, name, provider string) (*session, error) {
 	d, err := deviceOf(c, name)
 	if err != nil {
 		return nil, err
@@ -54,7 +57,10 @@ func (w *world) aim(c *cli.Context, name string) (*session, error) {
 		return nil, usageError{err}
 	}
 	s.dev.trsvcid = fmt.Sprint(s.cfg.Addr.Port())
-	if s.provider, err = w.providers.Toward(s.ctx, c.String("provider"), s.cfg.LocalAddr, s.cfg.Addr.Addr()); err != nil {
+	if provider == "" {
+		provider = c.String("provider")
+	}
+	if s.provider, err = w.providers.Toward(s.ctx, provider, s.cfg.LocalAddr, s.cfg.Addr.Addr()); err != nil {
 		if errors.Is(err, fabric.ErrNotSupported) {
 			return nil, usagef("--provider: expected auto or one of %s: %w", strings.Join(w.providers.Names(), ", "), err)
 		}
@@ -66,7 +72,7 @@ func (w *world) aim(c *cli.Context, name string) (*session, error) {
 // open connects to the controller that the command line names; name is the
 // command's DEVICE, "" when it has none.
 func (w *world) open(c *cli.Context, name string, n needs) (*session, error) {
-	s, err := w.aim(c, name)
+	s, err := w.aim(c, name, n.provider)
 	if err != nil {
 		return nil, err
 	}

@@ -411,7 +411,7 @@ func TestReport(t *testing.T) {
 	rep.Verified, rep.Unknown, rep.Reread = 900, 100, 50
 	text := rep.Text()
 	for _, want := range []string{
-		"randrw: bs=4.0KiB, iodepth=127, numjobs=2, 2.00 s", "grants a depth of 127, not 128", "read: IOPS=500, BW=2.0MiB/s",
+		"randrw: bs=4KiB, iodepth=127, numjobs=2, 2.00 s", "grants a depth of 127, not 128", "read: IOPS=500, BW=2MiB/s",
 		"min=1.00, avg=501", "50th=500", "99th=990", "<=   10 us", "<=    1 ms", "50.0", "this host: 1500.00 us an I/O, usr=50.0%, sys=25.0%",
 		"the target: 250.00 us", "900 reads checked during the load, 50 places read again afterwards; 100 reads of places not written yet",
 	} {

@@ -109,7 +109,9 @@ func (r *Report) verifyText(b *bytes.Buffer) {
 }
 
 // sizeText is a size as fio writes it: 4KiB.
-func sizeText(n uint64) string { return strings.ReplaceAll(humanize.IBytes(n), " ", "") }
+func sizeText(n uint64) string {
+	return strings.NewReplacer(".0 ", "", " ", "").Replace(humanize.IBytes(n))
+}
 
 // count is a rate in a few digits: 875k.
 func count(v float64) string {

@@ -150,3 +150,6 @@ func Pairs(o Object) *Doc {
 		}
 	}}
 }
+
+// Made is a document that another package makes.
+func Made(text func(w *bytes.Buffer), json any) *Doc { return &Doc{text: text, json: json} }
