@@ -10,7 +10,7 @@
 # kernel-may: nvme nvme\d+: RECV for CQE 0x[0-9a-f]+ failed with status .*
 # kernel-may: nvme nvme\d+: (MEMREG|LOCAL_INV|SEND) for CQE 0x[0-9a-f]+ failed with status .*
 # kernel-may: block nvme\d+n\d+: no usable path - requeuing I/O
-# kernel-may: nvme nvme\d+: I/O \d+ QID \d+ timeout
+# kernel-may: nvme nvme\d+: (I/O \d+ QID \d+ timeout|failed nvme_keep_alive_end_io error=10)
 # kernel-may: nvme_ns_head_submit_bio: \d+ callbacks suppressed
 
 NQN=nqn.2026-11.io.nvmf:lab-restart

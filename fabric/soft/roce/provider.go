@@ -87,11 +87,11 @@ func (p *Provider) Open(name string) (fabric.Device, error) {
 	}
 	for _, i := range list {
 		if i.name() == name {
-			return p.open(i)
+			return p.openFor(i)
 		}
 	}
 	if i, ok := loopbackNamed(list, name); ok {
-		return p.open(i)
+		return p.openFor(i)
 	}
 	return nil, opError("open", name, fabric.ErrNoDevice)
 }
