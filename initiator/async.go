@@ -161,10 +161,15 @@ func (c *Controller) takenQueues() (list []*Queue) {
 // failQueues fails what waits in Queues for an association.
 func (c *Controller) failQueues(err error) {
 	for _, p := range c.takenQueues() {
-		p.failed.Store(&err)
-		p.trySweep()
-		p.q.w.wake()
+		p.fail(err)
 	}
+}
+
+// fail fails what waits for an association, until there is one.
+func (p *Queue) fail(err error) {
+	p.failed.Store(&err)
+	p.trySweep()
+	p.q.w.wake()
 }
 
 // enter makes the caller the user.
@@ -353,7 +358,7 @@ func (p *Queue) Reap(done []Result) (n int, err error) {
 // Config.Spin, then sleeps.
 func (p *Queue) Wait(ctx context.Context) error {
 	for start := monotonic(); ; {
-		if over, _ := p.ready(); over {
+		if over, _ := p.ready(false); over {
 			return nil
 		}
 		if monotonic()-start >= int64(p.c.cfg.Spin) {
@@ -365,9 +370,11 @@ func (p *Queue) Wait(ctx context.Context) error {
 	defer w.asleep.Store(false)
 	for {
 		w.asleep.Store(true)
-		if over, armed := p.ready(); over {
+		over, armed := p.ready(true)
+		if over {
 			return nil
-		} else if !armed {
+		}
+		if !armed {
 			continue
 		}
 		p.timer.Reset(p.patience())
@@ -380,16 +387,18 @@ func (p *Queue) Wait(ctx context.Context) error {
 	}
 }
 
-// ready says whether Wait is over, and if it is not whether there will be a
-// wake-up.
-func (p *Queue) ready() (over, armed bool) {
+// ready says whether Wait is over, and if it is not, when it was to be armed,
+// whether there will be a wake-up.
+func (p *Queue) ready(arm bool) (over, armed bool) {
 	p.enter()
 	defer p.leave()
 	if p.returned {
 		return true, false
 	}
-	q := p.q
-	qc := q.arm()
+	q, qc := p.q, p.q.qc
+	if arm {
+		q.arm()
+	}
 	p.turn()
 	return q.finished.len() > 0 || q.idle() || p.closed, q.qc == qc && !q.needsCheck()
 }

@@ -347,6 +347,9 @@ func (a *association) derive() {
 	if limits.MaxQPDepth > 0 {
 		a.ioDepth = min(a.ioDepth, max((limits.MaxQPDepth-16)/4, 1))
 	}
+	if limits.MaxCQDepth > 0 {
+		a.ioDepth = min(a.ioDepth, max((limits.MaxCQDepth-17)/5, 1))
+	}
 	if a.ioDepth < cfg.QueueDepth && cfg.IOQueues > 0 {
 		a.ctrl.log().Debugf("initiator: queue depth %d instead of %d (MQES %d, MAXCMD %d)", a.ioDepth, cfg.QueueDepth, a.cap.MQES(), id.MAXCMD)
 	}

@@ -14,23 +14,25 @@ import (
 )
 
 func TestFakeIsGood(t *testing.T) {
-	f := newFake(t)
-	c := f.connect()
-	n, err := c.Namespace(f.ctx, 1)
-	f.must(err)
-	p, got := make([]byte, 256<<10), make([]byte, 256<<10)
-	fill(p, 9)
-	_, err = n.WriteAt(p, 4096)
-	f.must(err)
-	_, err = n.ReadAt(got, 4096)
-	f.must(err)
-	if string(p) != string(got) {
-		t.Error("not what was written")
-	}
-	f.must(c.Close())
-	if f.shutdowns.Load() != 1 {
-		t.Error("the controller was not told to shut down")
-	}
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		c := f.connect()
+		n, err := c.Namespace(f.ctx, 1)
+		f.must(err)
+		p, got := make([]byte, 256<<10), make([]byte, 256<<10)
+		fill(p, 9)
+		_, err = n.WriteAt(p, 4096)
+		f.must(err)
+		_, err = n.ReadAt(got, 4096)
+		f.must(err)
+		if string(p) != string(got) {
+			t.Error("not what was written")
+		}
+		f.must(c.Close())
+		if f.shutdowns.Load() != 1 {
+			t.Error("the controller was not told to shut down")
+		}
+	})
 }
 
 // A rejection says in words what the target's private data says in numbers.
@@ -38,56 +40,62 @@ func TestConnectRejected(t *testing.T) {
 	for st := nvme.CMInvalidLength; st <= nvme.CMInvalidCNTLID; st++ {
 		for _, qid := range []uint16{0, 1} {
 			t.Run(fmt.Sprintf("status %d of queue %d", st, qid), func(t *testing.T) {
-				f := newFake(t)
-				f.judge(func(r nvme.CMRequest) []byte {
-					if r.QID != qid {
-						return nil
+				bubble(t, func(t *testing.T) {
+					f := newFake(t)
+					f.judge(func(r nvme.CMRequest) []byte {
+						if r.QID != qid {
+							return nil
+						}
+						b := make([]byte, nvme.CMRejectSize)
+						(&nvme.CMReject{Status: st}).MarshalTo(b)
+						return b
+					})
+					_, err := Connect(f.ctx, f.hosts, f.config())
+					var ce *ConnectError
+					if !errors.As(err, &ce) || ce.Stage != StageCM || ce.CM != st || ce.QID != qid {
+						t.Fatalf("%#v: %v", ce, err)
 					}
-					b := make([]byte, nvme.CMRejectSize)
-					(&nvme.CMReject{Status: st}).MarshalTo(b)
-					return b
+					if !strings.Contains(err.Error(), st.String()) {
+						t.Errorf("%v: does not say %q", err, st)
+					}
+					if ce.Permanent() {
+						t.Error("taken for permanent")
+					}
 				})
-				_, err := Connect(f.ctx, f.hosts, f.config())
-				var ce *ConnectError
-				if !errors.As(err, &ce) || ce.Stage != StageCM || ce.CM != st || ce.QID != qid {
-					t.Fatalf("%#v: %v", ce, err)
-				}
-				if !strings.Contains(err.Error(), st.String()) {
-					t.Errorf("%v: does not say %q", err, st)
-				}
-				if ce.Permanent() {
-					t.Error("taken for permanent")
-				}
 			})
 		}
 	}
 	t.Run("no private data", func(t *testing.T) {
-		f := newFake(t)
-		f.judge(func(nvme.CMRequest) []byte { return []byte{} })
-		_, err := Connect(f.ctx, f.hosts, f.config())
-		var ce *ConnectError
-		var re *fabric.RejectError
-		if !errors.As(err, &ce) || ce.Stage != StageCM || ce.CM != 0 || !errors.As(err, &re) || re.Reason != fabric.RejectConsumer {
-			t.Fatalf("%#v: %v", ce, err)
-		}
+		bubble(t, func(t *testing.T) {
+			f := newFake(t)
+			f.judge(func(nvme.CMRequest) []byte { return []byte{} })
+			_, err := Connect(f.ctx, f.hosts, f.config())
+			var ce *ConnectError
+			var re *fabric.RejectError
+			if !errors.As(err, &ce) || ce.Stage != StageCM || ce.CM != 0 || !errors.As(err, &re) || re.Reason != fabric.RejectConsumer {
+				t.Fatalf("%#v: %v", ce, err)
+			}
+		})
 	})
 }
 
 // What the request says of the queue is what RDMA private data is to say.
 func TestConnectRequest(t *testing.T) {
-	f := newFake(t)
-	got := make(map[uint16]nvme.CMRequest)
-	f.judge(func(r nvme.CMRequest) []byte { got[r.QID] = r; return nil })
-	f.connect(func(c *Config) { c.QueueDepth = 20 })
-	want := map[uint16]nvme.CMRequest{
-		0: {QID: 0, HRQSize: 32, HSQSize: 31},
-		1: {QID: 1, HRQSize: 21, HSQSize: 20, CNTLID: fakeCNTLID},
-	}
-	for qid, w := range want {
-		if got[qid] != w {
-			t.Errorf("queue %d: %+v, want %+v", qid, got[qid], w)
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		got := make(map[uint16]nvme.CMRequest)
+		f.judge(func(r nvme.CMRequest) []byte { got[r.QID] = r; return nil })
+		f.connect(func(c *Config) { c.QueueDepth = 20 })
+		want := map[uint16]nvme.CMRequest{
+			0: {QID: 0, HRQSize: 32, HSQSize: 31},
+			1: {QID: 1, HRQSize: 21, HSQSize: 20, CNTLID: fakeCNTLID},
 		}
-	}
+		for qid, w := range want {
+			if got[qid] != w {
+				t.Errorf("queue %d: %+v, want %+v", qid, got[qid], w)
+			}
+		}
+	})
 }
 
 // Connect is refused with every status there is, and each is told in words.
@@ -113,27 +121,29 @@ func TestConnectRefused(t *testing.T) {
 	} {
 		for _, qid := range []uint16{0, 1} {
 			t.Run(fmt.Sprintf("%v of queue %d", tt.status, qid), func(t *testing.T) {
-				f := newFake(t)
-				f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
-					if cmd.Opcode() == nvme.CmdFabrics && cmd.FCType() == nvme.FabricsConnect && fc.req.QID == qid {
-						return &answer{status: tt.status, result: tt.result}
+				bubble(t, func(t *testing.T) {
+					f := newFake(t)
+					f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
+						if cmd.Opcode() == nvme.CmdFabrics && cmd.FCType() == nvme.FabricsConnect && fc.req.QID == qid {
+							return &answer{status: tt.status, result: tt.result}
+						}
+						return nil
+					})
+					_, err := Connect(f.ctx, f.hosts, f.config())
+					var ce *ConnectError
+					if !errors.As(err, &ce) || ce.Stage != StageFabrics || ce.Status != tt.status || ce.QID != qid {
+						t.Fatalf("%#v: %v", ce, err)
 					}
-					return nil
+					if !strings.Contains(ce.Parameter, tt.param) || !strings.Contains(err.Error(), tt.param) {
+						t.Errorf("parameter %q in %v: want %q", ce.Parameter, err, tt.param)
+					}
+					if !errors.Is(err, tt.status.Code()) {
+						t.Errorf("%v does not match %v", err, tt.status.Code())
+					}
+					if ce.Permanent() != tt.permanent {
+						t.Errorf("permanent %v", ce.Permanent())
+					}
 				})
-				_, err := Connect(f.ctx, f.hosts, f.config())
-				var ce *ConnectError
-				if !errors.As(err, &ce) || ce.Stage != StageFabrics || ce.Status != tt.status || ce.QID != qid {
-					t.Fatalf("%#v: %v", ce, err)
-				}
-				if !strings.Contains(ce.Parameter, tt.param) || !strings.Contains(err.Error(), tt.param) {
-					t.Errorf("parameter %q in %v: want %q", ce.Parameter, err, tt.param)
-				}
-				if !errors.Is(err, tt.status.Code()) {
-					t.Errorf("%v does not match %v", err, tt.status.Code())
-				}
-				if ce.Permanent() != tt.permanent {
-					t.Errorf("permanent %v", ce.Permanent())
-				}
 			})
 		}
 	}
@@ -211,23 +221,25 @@ func TestConnectHostile(t *testing.T) {
 		{"no answer to Set Features", on(op(nvme.AdminSetFeatures), answer{silent: true}), StageQueues, ErrTimeout, "Set Features"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFake(t)
-			tt.set(f)
-			c, err := Connect(f.ctx, f.hosts, f.config(func(c *Config) { c.AdminTimeout = 200 * time.Millisecond }))
-			if err == nil {
-				_ = c.Close()
-				t.Fatal("connected")
-			}
-			var ce *ConnectError
-			if !errors.As(err, &ce) || ce.Stage != tt.stage {
-				t.Errorf("stage %v, want %v: %v", ce.Stage, tt.stage, err)
-			}
-			if tt.is != nil && !errors.Is(err, tt.is) {
-				t.Errorf("%v: does not match %v", err, tt.is)
-			}
-			if !strings.Contains(err.Error(), tt.text) {
-				t.Errorf("%v: does not say %q", err, tt.text)
-			}
+			bubble(t, func(t *testing.T) {
+				f := newFake(t)
+				tt.set(f)
+				c, err := Connect(f.ctx, f.hosts, f.config(func(c *Config) { c.AdminTimeout = 200 * time.Millisecond }))
+				if err == nil {
+					_ = c.Close()
+					t.Fatal("connected")
+				}
+				var ce *ConnectError
+				if !errors.As(err, &ce) || ce.Stage != tt.stage {
+					t.Errorf("stage %v, want %v: %v", ce.Stage, tt.stage, err)
+				}
+				if tt.is != nil && !errors.Is(err, tt.is) {
+					t.Errorf("%v: does not match %v", err, tt.is)
+				}
+				if !strings.Contains(err.Error(), tt.text) {
+					t.Errorf("%v: does not say %q", err, tt.text)
+				}
+			})
 		})
 	}
 }
@@ -280,49 +292,55 @@ func TestConnectTolerant(t *testing.T) {
 		}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFake(t)
-			tt.set(f)
-			c := f.connect(func(c *Config) { c.IOQueues = 2 })
-			if s := c.Status(); tt.check != nil && !tt.check(s) {
-				t.Errorf("%+v", s)
-			}
-			n, err := c.Namespace(f.ctx, 1)
-			f.must(err)
-			p := make([]byte, 20<<10)
-			if _, err := n.ReadAt(p, 512); err != nil {
-				t.Error(err)
-			}
-			if _, err := n.ReadAt(p[:512], 0); err != nil {
-				t.Error(err)
-			}
+			bubble(t, func(t *testing.T) {
+				f := newFake(t)
+				tt.set(f)
+				c := f.connect(func(c *Config) { c.IOQueues = 2 })
+				if s := c.Status(); tt.check != nil && !tt.check(s) {
+					t.Errorf("%+v", s)
+				}
+				n, err := c.Namespace(f.ctx, 1)
+				f.must(err)
+				p := make([]byte, 20<<10)
+				if _, err := n.ReadAt(p, 512); err != nil {
+					t.Error(err)
+				}
+				if _, err := n.ReadAt(p[:512], 0); err != nil {
+					t.Error(err)
+				}
+			})
 		})
 	}
 }
 
 // Connect ends with its context, whatever the target does not do.
 func TestConnectCancelled(t *testing.T) {
-	f := newFake(t)
-	f.obey(func(*fakeConn, nvme.Command) *answer { return &answer{silent: true} })
-	ctx, cancel := context.WithCancel(f.ctx)
-	time.AfterFunc(20*time.Millisecond, cancel)
-	_, err := Connect(ctx, f.hosts, f.config(func(c *Config) { c.ConnectTimeout = time.Hour }))
-	if !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		f.obey(func(*fakeConn, nvme.Command) *answer { return &answer{silent: true} })
+		ctx, cancel := context.WithCancel(f.ctx)
+		time.AfterFunc(20*time.Millisecond, cancel)
+		_, err := Connect(ctx, f.hosts, f.config(func(c *Config) { c.ConnectTimeout = time.Hour }))
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
 }
 
 func TestConnectUnreachable(t *testing.T) {
-	f := newFake(t)
-	cfg := f.config()
-	cfg.Addr = netip.MustParseAddrPort("10.0.0.77:4420")
-	_, err := Connect(f.ctx, f.hosts, cfg)
-	var ce *ConnectError
-	if !errors.As(err, &ce) || ce.Stage != StageDevice || !errors.Is(err, fabric.ErrNoDevice) {
-		t.Errorf("address of nobody: %v", err)
-	}
-	f.net.Cut(hostIP, targetIPs[0])
-	_, err = Connect(f.ctx, f.hosts, f.config())
-	if !errors.As(err, &ce) || ce.Stage != StageCM || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, fabric.ErrTimeout) {
-		t.Errorf("address cut off: %v", err)
-	}
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		cfg := f.config()
+		cfg.Addr = netip.MustParseAddrPort("10.0.0.77:4420")
+		_, err := Connect(f.ctx, f.hosts, cfg)
+		var ce *ConnectError
+		if !errors.As(err, &ce) || ce.Stage != StageDevice || !errors.Is(err, fabric.ErrNoDevice) {
+			t.Errorf("address of nobody: %v", err)
+		}
+		f.net.Cut(hostIP, targetIPs[0])
+		_, err = Connect(f.ctx, f.hosts, f.config())
+		if !errors.As(err, &ce) || ce.Stage != StageCM || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, fabric.ErrTimeout) {
+			t.Errorf("address cut off: %v", err)
+		}
+	})
 }

@@ -2,7 +2,6 @@ package initiator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -75,8 +74,9 @@ type Controller struct {
 	namespaces map[uint32]*Namespace // opened here
 	attached   map[uint32]*Namespace // opened on the Multipath
 	attempt    attemptStatus
-	suspicions int  // associations that ended without ever ending a key
-	plainKeys  bool // no windows any more
+	suspicions int           // associations that ended without ever ending a key
+	plainKeys  bool          // no windows any more
+	turned     chan struct{} // closed, and made anew, when the state changes
 	closed     bool
 }
 
@@ -125,6 +125,7 @@ func connect(ctx context.Context, p fabric.Provider, cfg Config, group *shared) 
 	if c.scratch, err = newPlainBuffer(scratchSize); err != nil {
 		return nil, err
 	}
+	c.turned = make(chan struct{})
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	c.attempt.since = time.Now()
 	c.notices = newNotices()
@@ -169,6 +170,8 @@ func (c *Controller) setState(s State) bool {
 	}
 	c.state.Store(uint32(s))
 	c.attempt.since = time.Now()
+	close(c.turned)
+	c.turned = make(chan struct{})
 	c.mu.Unlock()
 	if fn := c.cfg.Handler.State; fn != nil {
 		c.notices.add(func() { fn(c, s) })
@@ -223,6 +226,11 @@ func (c *Controller) installed(a *association) {
 	c.attempt.attempts, c.attempt.next = 0, time.Time{}
 	c.publishLocked()
 	c.mu.Unlock()
+	for _, p := range c.takenQueues() {
+		if int(p.q.qid) > a.ioQueues {
+			p.fail(fmt.Errorf("queue %d: %w: the controller has granted fewer than before", p.q.qid, ErrNoQueue))
+		}
+	}
 	c.setState(StateLive)
 }
 
@@ -432,6 +440,6 @@ func (c *Controller) invalidate() Choice {
 	return c.cfg.Invalidate
 }
 
-// errNoAdmin: the admin command was not sent, for the controller is not
-// connected.
-var errNotLive = errors.New("the controller is not connected")
+// errNotLive: the command was not sent, for the controller was not connected in
+// time.
+var errNotLive = fmt.Errorf("the controller is not connected: %w", ErrPathLost)

@@ -76,22 +76,24 @@ func TestDiscover(t *testing.T) {
 
 // A log that is larger than a command can move is read in pieces.
 func TestDiscoverLarge(t *testing.T) {
-	f := newFake(t)
-	entries := make([]nvme.DiscoveryEntry, 300) // MDTS is 128 KiB
-	for i := range entries {
-		entries[i] = entry(nvme.SubsystemNVM, fakeSubsys, netip.AddrPortFrom(targetIPs[0], uint16(i+1)))
-	}
-	f.service(fakeLog(nvme.DiscoveryHeader{GENCTR: 5, NUMREC: 300}, entries...))
-	log, err := f.discover(DiscoverOptions{})
-	f.must(err)
-	if len(log.Records) != 300 || log.GENCTR != 5 {
-		t.Fatalf("%d records, generation %d", len(log.Records), log.GENCTR)
-	}
-	for i := range log.Records {
-		if a, err := log.Records[i].Addr(); err != nil || int(a.Port()) != i+1 {
-			t.Fatalf("record %d: %v, %v", i, a, err)
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		entries := make([]nvme.DiscoveryEntry, 300) // MDTS is 128 KiB
+		for i := range entries {
+			entries[i] = entry(nvme.SubsystemNVM, fakeSubsys, netip.AddrPortFrom(targetIPs[0], uint16(i+1)))
 		}
-	}
+		f.service(fakeLog(nvme.DiscoveryHeader{GENCTR: 5, NUMREC: 300}, entries...))
+		log, err := f.discover(DiscoverOptions{})
+		f.must(err)
+		if len(log.Records) != 300 || log.GENCTR != 5 {
+			t.Fatalf("%d records, generation %d", len(log.Records), log.GENCTR)
+		}
+		for i := range log.Records {
+			if a, err := log.Records[i].Addr(); err != nil || int(a.Port()) != i+1 {
+				t.Fatalf("record %d: %v, %v", i, a, err)
+			}
+		}
+	})
 }
 
 // A service that lies is found out, in a bounded number of reads and without the
@@ -123,19 +125,21 @@ func TestDiscoverHostile(t *testing.T) {
 		{"another generation now and then", changing(4), "", func(l *DiscoveryLog) bool { return l.GENCTR == 4 }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFake(t)
-			f.service(tt.logs)
-			log, err := f.discover(DiscoverOptions{})
-			if tt.text == "" {
-				f.must(err)
-				if !tt.ok(log) {
-					t.Errorf("%+v", log)
+			bubble(t, func(t *testing.T) {
+				f := newFake(t)
+				f.service(tt.logs)
+				log, err := f.discover(DiscoverOptions{})
+				if tt.text == "" {
+					f.must(err)
+					if !tt.ok(log) {
+						t.Errorf("%+v", log)
+					}
+					return
 				}
-				return
-			}
-			if !errors.Is(err, ErrDiscovery) || !strings.Contains(err.Error(), tt.text) {
-				t.Error(err)
-			}
+				if !errors.Is(err, ErrDiscovery) || !strings.Contains(err.Error(), tt.text) {
+					t.Error(err)
+				}
+			})
 		})
 	}
 }

@@ -42,6 +42,12 @@
 // A command whose caller has given up (its context has ended) is never sent
 // anew. An admin command is neither: it fails with ErrPathLost.
 //
+// # Goroutines
+//
+// A controller has one that looks after its association, one for each queue that
+// no Queue has taken, one that sends keep alives, and one that runs the user's
+// Handler. None is started for an I/O.
+//
 // # Memory and keys
 //
 // Devices reach registered memory only: Buffers, and the buffers the package

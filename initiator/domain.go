@@ -78,13 +78,6 @@ func probeWindow(dev fabric.Device) error {
 	return mw.Close()
 }
 
-// hold adds a reference.
-func (d *domain) hold() {
-	d.set.mu.Lock()
-	defer d.set.mu.Unlock()
-	d.refs++
-}
-
 // release gives a reference back. With the last the buffers are taken from the
 // device and the device is closed.
 func (d *domain) release() error {

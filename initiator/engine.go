@@ -219,7 +219,8 @@ func (e *engine) idle() {
 		return
 	}
 	q.w.asleep.Store(true)
-	armed := q.arm()
+	armed := q.qc
+	q.arm()
 	now := monotonic()
 	if e.turn(now) || e.pending.Load() || q.needsCheck() || q.qc != armed || e.finished() {
 		q.w.asleep.Store(false)
@@ -237,15 +238,15 @@ func (e *engine) idle() {
 	q.w.asleep.Store(false)
 }
 
-// arm asks the connection there is for a wake-up, and returns it: with another
-// one there will be none.
-func (q *queue) arm() *qconn {
-	if q.qc != nil {
-		if err := q.qc.cq.Arm(); err != nil {
-			q.qc.assoc.fail(err)
-		}
+// arm asks the connection there is for a wake-up; from another there will be
+// none.
+func (q *queue) arm() {
+	if q.qc == nil {
+		return
 	}
-	return q.qc
+	if err := q.qc.cq.Arm(); err != nil {
+		q.qc.assoc.fail(err)
+	}
 }
 
 // needsCheck says whether check has something to do.

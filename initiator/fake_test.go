@@ -164,7 +164,7 @@ func (f *fake) config(change ...func(*Config)) Config {
 		Addr: f.addr, Subsystem: fakeSubsys, HostNQN: hostNQN, IOQueues: 1, QueueDepth: 16, Log: f.log.logger(),
 		ConnectTimeout: 200 * time.Millisecond, ReconnectDelay: time.Millisecond, MaxReconnectDelay: 5 * time.Millisecond,
 		ReadyTimeout: 100 * time.Millisecond, ShutdownTimeout: 100 * time.Millisecond, ReplayDelay: -1,
-		AdminTimeout: 2 * time.Second, IOTimeout: 2 * time.Second,
+		AdminTimeout: 2 * time.Second, IOTimeout: 2 * time.Second, Spin: -1,
 	}
 	for _, fn := range change {
 		fn(&cfg)

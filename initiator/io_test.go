@@ -164,19 +164,21 @@ func TestOperations(t *testing.T) {
 
 // What the controller does not have is refused in words, not by sending it.
 func TestNotSupported(t *testing.T) {
-	f := newFake(t)
-	f.set(func(s *script) { s.id = func(i *nvme.IdentifyController) { i.ONCS = 0 } })
-	c := f.connect()
-	n, err := c.Namespace(f.ctx, 1)
-	f.must(err)
-	for name, err := range map[string]error{
-		"compare": n.Compare(f.ctx, make([]byte, 512), 0), "discard": n.Discard(f.ctx, 0, 512),
-		"write zeroes": n.WriteZeroes(f.ctx, 0, 512, 0), "verify": n.Verify(f.ctx, 0, 512),
-	} {
-		if !errors.Is(err, ErrNotSupported) {
-			t.Errorf("%s: %v", name, err)
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		f.set(func(s *script) { s.id = func(i *nvme.IdentifyController) { i.ONCS = 0 } })
+		c := f.connect()
+		n, err := c.Namespace(f.ctx, 1)
+		f.must(err)
+		for name, err := range map[string]error{
+			"compare": n.Compare(f.ctx, make([]byte, 512), 0), "discard": n.Discard(f.ctx, 0, 512),
+			"write zeroes": n.WriteZeroes(f.ctx, 0, 512, 0), "verify": n.Verify(f.ctx, 0, 512),
+		} {
+			if !errors.Is(err, ErrNotSupported) {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
-	}
+	})
 }
 
 // Many callers at once, more than there is memory for: each gets its own data.
@@ -205,50 +207,54 @@ func TestConcurrentCallers(t *testing.T) {
 // A caller that gives up gets its context's error; its command ends by itself
 // and its memory is used again.
 func TestCallerGivesUp(t *testing.T) {
-	f := newFake(t)
-	f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
-		if fc.req.QID != 0 && !isConnect(cmd) {
-			a := *fc.usual(cmd, fc.capsule)
-			a.late = 5e6
-			return &a
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
+			if fc.req.QID != 0 && !isConnect(cmd) {
+				a := *fc.usual(cmd, fc.capsule)
+				a.late = 5e6
+				return &a
+			}
+			return nil
+		})
+		c := f.connect(func(c *Config) { c.BounceMemory = 1 << 20 })
+		n, err := c.Namespace(f.ctx, 1)
+		f.must(err)
+		ctx, cancel := context.WithCancel(f.ctx)
+		cancel()
+		for range 200 {
+			if _, err := n.ReadAtContext(ctx, make([]byte, 128<<10), 0); !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
 		}
-		return nil
+		p := make([]byte, 512<<10)
+		if _, err := n.ReadAt(p, 0); err != nil {
+			t.Error(err)
+		}
+		if f.connects.Load() != 1 {
+			t.Error("the association was lost")
+		}
 	})
-	c := f.connect(func(c *Config) { c.BounceMemory = 1 << 20 })
-	n, err := c.Namespace(f.ctx, 1)
-	f.must(err)
-	ctx, cancel := context.WithCancel(f.ctx)
-	cancel()
-	for range 200 {
-		if _, err := n.ReadAtContext(ctx, make([]byte, 128<<10), 0); !errors.Is(err, context.Canceled) {
-			t.Fatal(err)
-		}
-	}
-	p := make([]byte, 512<<10)
-	if _, err := n.ReadAt(p, 0); err != nil {
-		t.Error(err)
-	}
-	if f.connects.Load() != 1 {
-		t.Error("the association was lost")
-	}
 }
 
 // A status reaches the caller as it is, with how much was moved.
 func TestStatus(t *testing.T) {
-	f := newFake(t)
-	f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
-		if fc.req.QID != 0 && cmd.Opcode() == nvme.CmdRead && cmd.SLBA() == 512 {
-			return &answer{status: nvme.UnrecoveredReadError | nvme.StatusDNR}
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
+			if fc.req.QID != 0 && cmd.Opcode() == nvme.CmdRead && cmd.SLBA() == 512 {
+				return &answer{status: nvme.UnrecoveredReadError | nvme.StatusDNR}
+			}
+			return nil
+		})
+		n, err := f.connect().Namespace(f.ctx, 1)
+		f.must(err)
+		k, err := n.ReadAt(make([]byte, 1<<20), 0)
+		var se *nvme.StatusError
+		if k != 256<<10 || !errors.Is(err, nvme.UnrecoveredReadError) || !errors.As(err, &se) || se.Opcode != nvme.CmdRead {
+			t.Errorf("%d, %v", k, err)
 		}
-		return nil
 	})
-	n, err := f.connect().Namespace(f.ctx, 1)
-	f.must(err)
-	k, err := n.ReadAt(make([]byte, 1<<20), 0)
-	var se *nvme.StatusError
-	if k != 256<<10 || !errors.Is(err, nvme.UnrecoveredReadError) || !errors.As(err, &se) || se.Opcode != nvme.CmdRead {
-		t.Errorf("%d, %v", k, err)
-	}
 }
 
 // Statuses that ask for it are retried; what does not end is told in the end.

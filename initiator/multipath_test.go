@@ -51,22 +51,24 @@ func TestPolicies(t *testing.T) {
 		want   [2]int32 // of 20 reads, one after another
 	}{{RoundRobin, [2]int32{10, 10}}, {Failover, [2]int32{20, 0}}, {QueueDepth, [2]int32{20, 0}}} {
 		t.Run(tt.policy.String(), func(t *testing.T) {
-			f := newFake(t)
-			var seen perPortal
-			f.obey(func(fc *fakeConn, cmd nvme.Command) *answer { seen.count(fc, cmd); return nil })
-			m := f.multipath(MultipathConfig{Policy: tt.policy})
-			n, err := m.Namespace(f.ctx, 1)
-			f.must(err)
-			for range 20 {
-				_, err := n.ReadAt(make([]byte, 512), 0)
+			bubble(t, func(t *testing.T) {
+				f := newFake(t)
+				var seen perPortal
+				f.obey(func(fc *fakeConn, cmd nvme.Command) *answer { seen.count(fc, cmd); return nil })
+				m := f.multipath(MultipathConfig{Policy: tt.policy})
+				n, err := m.Namespace(f.ctx, 1)
 				f.must(err)
-			}
-			if got := seen.take(); got != tt.want {
-				t.Errorf("%v, want %v", got, tt.want)
-			}
-			if p, err := ParsePolicy(m.Policy().String()); err != nil || p != tt.policy {
-				t.Errorf("%v, %v", p, err)
-			}
+				for range 20 {
+					_, err := n.ReadAt(make([]byte, 512), 0)
+					f.must(err)
+				}
+				if got := seen.take(); got != tt.want {
+					t.Errorf("%v, want %v", got, tt.want)
+				}
+				if p, err := ParsePolicy(m.Policy().String()); err != nil || p != tt.policy {
+					t.Errorf("%v, %v", p, err)
+				}
+			})
 		})
 	}
 	if _, err := ParsePolicy("numa"); err == nil {
@@ -291,16 +293,18 @@ func TestANAHostile(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newFake(t)
-			f.set(set)
-			n, err := f.connect().Namespace(f.ctx, 1)
-			f.must(err)
-			if _, err := n.ReadAt(make([]byte, 512), 0); err != nil {
-				t.Error(err)
-			}
-			if !f.log.has("without asymmetric access") {
-				t.Error("nobody was told")
-			}
+			bubble(t, func(t *testing.T) {
+				f := newFake(t)
+				f.set(set)
+				n, err := f.connect().Namespace(f.ctx, 1)
+				f.must(err)
+				if _, err := n.ReadAt(make([]byte, 512), 0); err != nil {
+					t.Error(err)
+				}
+				if !f.log.has("without asymmetric access") {
+					t.Error("nobody was told")
+				}
+			})
 		})
 	}
 }
@@ -357,57 +361,61 @@ func TestMultipathConnect(t *testing.T) {
 
 // Paths come and go while it runs.
 func TestMultipathAddRemove(t *testing.T) {
-	f := newFake(t)
-	list := f.paths()
-	m, err := ConnectMultipath(f.ctx, list[:1], MultipathConfig{})
-	f.must(err)
-	n, err := m.Namespace(f.ctx, 1)
-	f.must(err)
-	f.must(m.Add(f.ctx, list[1]))
-	f.must(m.Remove(targetAddr(0)))
-	if err := m.Remove(targetAddr(0)); err == nil {
-		t.Error("removed twice")
-	}
-	p, q := make([]byte, 64<<10), make([]byte, 64<<10)
-	fill(p, 4)
-	_, err = n.WriteAt(p, 0)
-	f.must(err)
-	_, err = n.ReadAt(q, 0)
-	f.must(err)
-	if !bytes.Equal(p, q) || len(m.Controllers()) != 1 {
-		t.Error("not what was written, or not one path")
-	}
-	f.must(m.Close())
-	f.must(m.Close())
-	if _, err = n.ReadAt(q, 0); !errors.Is(err, net.ErrClosed) {
-		t.Error(err)
-	}
-	if err = m.Add(context.Background(), list[0]); !errors.Is(err, net.ErrClosed) {
-		t.Error(err)
-	}
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		list := f.paths()
+		m, err := ConnectMultipath(f.ctx, list[:1], MultipathConfig{})
+		f.must(err)
+		n, err := m.Namespace(f.ctx, 1)
+		f.must(err)
+		f.must(m.Add(f.ctx, list[1]))
+		f.must(m.Remove(targetAddr(0)))
+		if err := m.Remove(targetAddr(0)); err == nil {
+			t.Error("removed twice")
+		}
+		p, q := make([]byte, 64<<10), make([]byte, 64<<10)
+		fill(p, 4)
+		_, err = n.WriteAt(p, 0)
+		f.must(err)
+		_, err = n.ReadAt(q, 0)
+		f.must(err)
+		if !bytes.Equal(p, q) || len(m.Controllers()) != 1 {
+			t.Error("not what was written, or not one path")
+		}
+		f.must(m.Close())
+		f.must(m.Close())
+		if _, err = n.ReadAt(q, 0); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+		if err = m.Add(context.Background(), list[0]); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
 }
 
 // A path that shows another namespace is not used for it.
 func TestMultipathOtherNamespace(t *testing.T) {
-	f := newFake(t)
-	var seen perPortal
-	f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
-		seen.count(fc, cmd)
-		if fc.portal == 1 && cmd.Opcode() == nvme.AdminIdentify && cmd.Identify().CNS() == nvme.CNSDescriptors {
-			data := make([]byte, nvme.IdentifySize)
-			(&nvme.NSDescriptors{UUID: nvme.UUID{8, 8}}).MarshalTo(data)
-			return &answer{data: data}
-		}
-		return nil
-	})
-	m := f.multipath(MultipathConfig{Policy: RoundRobin})
-	n, err := m.Namespace(f.ctx, 1)
-	f.must(err)
-	for range 10 {
-		_, err := n.ReadAt(make([]byte, 512), 0)
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		var seen perPortal
+		f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
+			seen.count(fc, cmd)
+			if fc.portal == 1 && cmd.Opcode() == nvme.AdminIdentify && cmd.Identify().CNS() == nvme.CNSDescriptors {
+				data := make([]byte, nvme.IdentifySize)
+				(&nvme.NSDescriptors{UUID: nvme.UUID{8, 8}}).MarshalTo(data)
+				return &answer{data: data}
+			}
+			return nil
+		})
+		m := f.multipath(MultipathConfig{Policy: RoundRobin})
+		n, err := m.Namespace(f.ctx, 1)
 		f.must(err)
-	}
-	if got := seen.take(); got != [2]int32{10, 0} {
-		t.Errorf("%v", got)
-	}
+		for range 10 {
+			_, err := n.ReadAt(make([]byte, 512), 0)
+			f.must(err)
+		}
+		if got := seen.take(); got != [2]int32{10, 0} {
+			t.Errorf("%v", got)
+		}
+	})
 }

@@ -323,21 +323,31 @@ func (n *Namespace) Identity() (nvme.IdentifyNamespace, nvme.NSDescriptors) {
 	return i.id, i.desc
 }
 
-// Optional operations of a Namespace.
+// supports looks a bit of ONCS up.
 func (n *Namespace) supports(bit uint16) bool { return n.info.Load().oncs&bit != 0 }
 
-// CanDiscard, CanWriteZeroes, CanCompare and CanVerify say whether the
-// controller has the operation.
-func (n *Namespace) CanDiscard() bool     { return n.supports(nvme.ONCSDSM) }
+// CanDiscard says whether Discard works (ONCS).
+func (n *Namespace) CanDiscard() bool { return n.supports(nvme.ONCSDSM) }
+
+// CanWriteZeroes says whether WriteZeroes works (ONCS).
 func (n *Namespace) CanWriteZeroes() bool { return n.supports(nvme.ONCSWriteZeroes) }
-func (n *Namespace) CanCompare() bool     { return n.supports(nvme.ONCSCompare) }
-func (n *Namespace) CanVerify() bool      { return n.supports(nvme.ONCSVerify) }
+
+// CanCompare says whether Compare works (ONCS).
+func (n *Namespace) CanCompare() bool { return n.supports(nvme.ONCSCompare) }
+
+// CanVerify says whether Verify works (ONCS).
+func (n *Namespace) CanVerify() bool { return n.supports(nvme.ONCSVerify) }
 
 // Refresh reads the namespace's size anew, which also happens whenever the
 // controller says that it has changed.
 func (n *Namespace) Refresh(ctx context.Context) error {
-	if err := n.c.recheckOne(ctx, n); err != nil {
-		return err
+	for _, c := range *n.disp.paths.Load() {
+		if !c.usable() {
+			continue
+		}
+		if err := c.recheckOne(ctx, n); err != nil {
+			return err
+		}
 	}
 	return n.check()
 }

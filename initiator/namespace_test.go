@@ -52,58 +52,62 @@ func TestNamespaceHostile(t *testing.T) {
 		{"zones", func(*nvme.IdentifyNamespace) {}, nvme.NSDescriptors{CSI: nvme.CSIZNS, HasCSI: true}, ErrNotSupported},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFake(t)
-			f.set(func(s *script) { s.ns, s.desc = tt.ns, tt.desc })
-			c := f.connect()
-			if _, err := c.Namespace(f.ctx, 1); !errors.Is(err, tt.want) {
-				t.Errorf("%v, want %v", err, tt.want)
-			}
-			list, err := c.Namespaces(f.ctx)
-			if len(list) != 0 || err != nil && tt.want != ErrProtocol {
-				t.Errorf("listed %d, %v", len(list), err)
-			}
+			bubble(t, func(t *testing.T) {
+				f := newFake(t)
+				f.set(func(s *script) { s.ns, s.desc = tt.ns, tt.desc })
+				c := f.connect()
+				if _, err := c.Namespace(f.ctx, 1); !errors.Is(err, tt.want) {
+					t.Errorf("%v, want %v", err, tt.want)
+				}
+				list, err := c.Namespaces(f.ctx)
+				if len(list) != 0 || err != nil && tt.want != ErrProtocol {
+					t.Errorf("listed %d, %v", len(list), err)
+				}
+			})
 		})
 	}
 }
 
 // A list of namespaces that does not ascend would never end.
 func TestActiveNamespacesHostile(t *testing.T) {
-	f := newFake(t)
-	full := make([]uint32, nvme.NSListMax)
-	for i := range full {
-		full[i] = uint32(i + 1)
-	}
-	f.set(func(s *script) { s.nsids = full })
-	c := f.connect()
-	if _, err := c.ActiveNamespaces(f.ctx); !errors.Is(err, ErrProtocol) {
-		t.Errorf("the same list for ever: %v", err)
-	}
-	f.set(func(s *script) { s.nsids = []uint32{5, 4} })
-	if _, err := c.ActiveNamespaces(f.ctx); !errors.Is(err, ErrProtocol) {
-		t.Errorf("a list that descends: %v", err)
-	}
-	var mu sync.Mutex
-	asked := 0
-	f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
-		if cmd.Opcode() != nvme.AdminIdentify || cmd.Identify().CNS() != nvme.CNSActiveList {
-			return nil
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		full := make([]uint32, nvme.NSListMax)
+		for i := range full {
+			full[i] = uint32(i + 1)
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		asked++
-		data, list := make([]byte, nvme.IdentifySize), []uint32(nil)
-		for i := range uint32(1500) {
-			if id := i*3 + 1; id > cmd.NSID() && len(list) < nvme.NSListMax {
-				list = append(list, id)
+		f.set(func(s *script) { s.nsids = full })
+		c := f.connect()
+		if _, err := c.ActiveNamespaces(f.ctx); !errors.Is(err, ErrProtocol) {
+			t.Errorf("the same list for ever: %v", err)
+		}
+		f.set(func(s *script) { s.nsids = []uint32{5, 4} })
+		if _, err := c.ActiveNamespaces(f.ctx); !errors.Is(err, ErrProtocol) {
+			t.Errorf("a list that descends: %v", err)
+		}
+		var mu sync.Mutex
+		asked := 0
+		f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
+			if cmd.Opcode() != nvme.AdminIdentify || cmd.Identify().CNS() != nvme.CNSActiveList {
+				return nil
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			asked++
+			data, list := make([]byte, nvme.IdentifySize), []uint32(nil)
+			for i := range uint32(1500) {
+				if id := i*3 + 1; id > cmd.NSID() && len(list) < nvme.NSListMax {
+					list = append(list, id)
+				}
+			}
+			nvme.NSList(data).Put(list)
+			return &answer{data: data}
+		})
+		list, err := c.ActiveNamespaces(f.ctx)
+		if err != nil || len(list) != 1500 || !slices.IsSorted(list) || asked != 2 {
+			t.Errorf("%d namespaces in %d lists, %v", len(list), asked, err)
 		}
-		nvme.NSList(data).Put(list)
-		return &answer{data: data}
 	})
-	list, err := c.ActiveNamespaces(f.ctx)
-	if err != nil || len(list) != 1500 || !slices.IsSorted(list) || asked != 2 {
-		t.Errorf("%d namespaces in %d lists, %v", len(list), asked, err)
-	}
 }
 
 // Namespaces that appear, grow, go and are replaced are noticed, and I/O to what
@@ -201,22 +205,24 @@ func TestNamespaceReplacedWhileAway(t *testing.T) {
 
 // Events without end cost a round trip each, and nothing else suffers.
 func TestEventFlood(t *testing.T) {
-	f := newFake(t)
-	f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
-		if cmd.Opcode() == nvme.AdminAsyncEvent {
-			return &answer{result: uint64(nvme.NSAttributeChanged)}
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
+			if cmd.Opcode() == nvme.AdminAsyncEvent {
+				return &answer{result: uint64(nvme.NSAttributeChanged)}
+			}
+			return nil
+		})
+		c := f.connect()
+		n, err := c.Namespace(f.ctx, 1)
+		f.must(err)
+		for range 200 {
+			if _, err := n.ReadAt(make([]byte, 4096), 0); err != nil {
+				t.Fatal(err)
+			}
 		}
-		return nil
+		if f.connects.Load() != 1 {
+			t.Error("the association was lost")
+		}
 	})
-	c := f.connect()
-	n, err := c.Namespace(f.ctx, 1)
-	f.must(err)
-	for range 200 {
-		if _, err := n.ReadAt(make([]byte, 4096), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if f.connects.Load() != 1 {
-		t.Error("the association was lost")
-	}
 }

@@ -277,14 +277,19 @@ func (c *Controller) Reset(ctx context.Context) error {
 // waitLive waits until an association other than old is installed.
 func (c *Controller) waitLive(ctx context.Context, old *association) error {
 	for {
+		c.mu.Lock()
+		turned := c.turned
+		c.mu.Unlock()
 		switch s := c.State(); {
 		case s == StateClosed || s == StateLost:
 			return c.lostError()
 		case c.usable() && c.assoc.Load() != old:
 			return nil
 		}
-		if err := sleep(ctx, c.ctx.Done(), 5*time.Millisecond); err != nil {
-			return fmt.Errorf("%w: %w", errNotLive, err)
+		select {
+		case <-turned:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", errNotLive, ctxError(ctx))
 		}
 	}
 }
