@@ -112,6 +112,12 @@ func (q *CQ) take(wc []fabric.Completion) int {
 	return n
 }
 
+// Empty says whether there is no completion to take. The owner calls it.
+func (q *CQ) Empty() bool { return q.tail == q.head }
+
+// Armed says whether a notify is owed: the owner may be about to sleep.
+func (q *CQ) Armed() bool { return q.armed.Load() }
+
 // Push adds a completion; the owner calls it. With no room the CQ has
 // overflowed: that completion and all later ones are lost, each QP of the CQ
 // is told with CQError, and Poll will fail.

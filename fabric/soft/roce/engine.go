@@ -32,8 +32,10 @@ func clock() time.Duration { return time.Since(start) }
 //	Poll:  send what was posted, and answers that were held back
 //	       read the socket, hand packets to their QPs
 //	       run timers
-//	       nothing came: send the held answers too
-//	Arm:   send everything, then watch the socket and the next timer
+//	       nothing has completed: send the held answers too, else the owner
+//	       will post more that they can wait for
+//	Arm:   send everything, then watch the socket and the next timer; and so
+//	       do the Polls until the owner is woken, for it may sleep after each
 type engine struct {
 	// Constant.
 	dev   *device
@@ -59,6 +61,7 @@ type engine struct {
 	full   int        // passes in a row that did not empty the socket
 	ending []*conn    // ended by their peers
 	timers timers
+	alarm  time.Duration // when timer goes off, if the owner sleeps
 	stats  rc.Stats
 	lost   uint64 // packets for nobody
 	strewn uint64 // packets for another engine
@@ -121,15 +124,42 @@ func (e *engine) progress() {
 	all := e.rounds >= ackRounds
 	e.flush(now, all)
 	n := e.receive(now)
+	armed := e.armed()
 	if n == rxMsgs && e.full < fullRounds {
 		e.full++ // the answers that timers wait for may be behind
+		if armed {
+			e.wake()
+		}
 		return
 	}
 	e.full = 0
 	e.expire(now)
-	if e.endAll() || n == 0 {
+	if e.endAll() || e.quiet() || armed {
 		e.flush(now, true)
 	}
+	if armed {
+		e.rest(now)
+	}
+}
+
+// quiet says whether the owner is given nothing to do.
+func (e *engine) quiet() bool {
+	for _, q := range *e.cqs.Load() {
+		if !q.Empty() {
+			return false
+		}
+	}
+	return true
+}
+
+// armed says whether the owner may be about to sleep.
+func (e *engine) armed() bool {
+	for _, q := range *e.cqs.Load() {
+		if q.Armed() {
+			return true
+		}
+	}
+	return false
 }
 
 // endAll ends the connections whose peers have disconnected, now that all that
@@ -360,12 +390,23 @@ func (e *engine) sleep() {
 	}
 	now := clock()
 	e.flush(now, true)
+	e.alarm = rc.Never
+	e.rest(now)
+	e.dev.waiter.watch(e)
+}
+
+// rest sees to it that the owner is woken for what is left to do after a
+// flush.
+func (e *engine) rest(now time.Duration) {
 	if e.active.len() > 0 && !e.tx.blocked() || e.astray.Load() > 0 || len(e.ending) > 0 {
 		e.wake() // there is more than one pass can do
 		return
 	}
-	if due := e.timers.next(); due != rc.Never {
+	if due := e.timers.next(); due < e.alarm {
+		e.alarm = due
 		e.timer.Reset(max(due-now, 0))
 	}
-	e.dev.waiter.watch(e)
+	if e.tx.blocked() {
+		e.dev.waiter.watchRoom(e)
+	}
 }

@@ -19,13 +19,11 @@ func newWaiter(d *device) (*waiter, error) {
 	return &waiter{p}, nil
 }
 
-// watch arms the engine's sockets.
-func (w *waiter) watch(e *engine) {
-	w.arm(e.rx.fd, unix.EPOLLIN, int32(e.index))
-	if e.tx.blocked() {
-		w.arm(e.tx.fd, unix.EPOLLOUT, int32(e.index))
-	}
-}
+// watch waits for packets.
+func (w *waiter) watch(e *engine) { w.arm(e.rx.fd, unix.EPOLLIN, int32(e.index)) }
+
+// watchRoom waits for room in the transmitter's socket.
+func (w *waiter) watchRoom(e *engine) { w.arm(e.tx.fd, unix.EPOLLOUT, int32(e.index)) }
 
 // forget stops watching the engine's sockets.
 func (w *waiter) forget(e *engine) {
