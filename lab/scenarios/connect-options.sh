@@ -1,6 +1,6 @@
 # What a host may ask for at connect: no SQ flow control, few and short queues, longer ones than there are, no keep-alive.
 #
-# set: quick
+# set: soak
 # needs: target roce
 # timeout: 120s
 # kernel-must: nvme nvme\d+: queue_size 128 > ctrl sqsize 64, clamping down

@@ -1,6 +1,6 @@
 # Sixty-four MiB in flight through eight MiB of buffers: requests wait, none fails, admin commands pass.
 #
-# set: quick
+# set: soak
 # needs: target roce
 # timeout: 120s
 

@@ -1,6 +1,6 @@
 # Keep-alive times of 1 s and 5 s under full load on two hosts' connections: nobody is thrown out.
 #
-# set: quick
+# set: soak
 # needs: target roce
 # timeout: 120s
 

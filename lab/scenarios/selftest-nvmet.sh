@@ -3,7 +3,7 @@
 # Discovers, connects, checks what the host sees, verifies I/O on a memory
 # device and on a file behind a loop device, and disconnects.
 #
-# set: quick
+# set: soak
 # needs: roce nvmet
 # timeout: 90s
 

@@ -1,6 +1,6 @@
 # The lab itself: the kernel's host and the kernel's target over siw (iWARP).
 #
-# set: quick
+# set: soak
 # needs: siw nvmet
 # timeout: 60s
 

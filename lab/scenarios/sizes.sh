@@ -1,6 +1,6 @@
 # Transfers of every size up to and beyond MDTS, with in-capsule data of 0, 4 KiB and 16 KiB.
 #
-# set: quick
+# set: soak
 # needs: target roce
 # timeout: 150s
 

@@ -1,6 +1,6 @@
 # A backend that needs four seconds for each I/O: admin commands, new hosts and other namespaces do not wait for it.
 #
-# set: quick
+# set: soak
 # needs: target roce nvmet
 # timeout: 120s
 

@@ -1,6 +1,6 @@
 # The daemon's own tools on a real device: rdma list, rdma smoke, check, status under load, metrics.
 #
-# set: quick
+# set: soak
 # needs: target roce
 # timeout: 90s
 

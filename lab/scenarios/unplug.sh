@@ -1,6 +1,6 @@
 # The target's RDMA device goes away under I/O and comes back: the daemon lives, listens again, and the host goes on.
 #
-# set: quick
+# set: soak
 # needs: target roce wire
 # timeout: 150s
 # kernel-must: nvme nvme\d+: Successfully reconnected \(\d+ attempts?\)

@@ -3,7 +3,7 @@
 # rxe repeats the registration of a key with the request that used it, and
 # complains of itself: that line is allowed here.
 #
-# set: quick
+# set: soak
 # needs: target roce wire
 # timeout: 150s
 # kernel-must: nvme nvme\d+: Successfully reconnected \(\d+ attempts?\)

@@ -1,6 +1,6 @@
 # Listeners on all addresses, on an address that comes later, and IPv6 link-local: what discovery names can be connected to.
 #
-# set: quick
+# set: soak
 # needs: target roce wire
 # timeout: 120s
 
