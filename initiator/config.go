@@ -29,7 +29,7 @@ const (
 	DefaultReadyTimeout       = 30 * time.Second
 	DefaultIOTimeout          = 30 * time.Second
 	DefaultAdminTimeout       = 60 * time.Second
-	DefaultShutdownTimeout    = 5 * time.Second
+	DefaultShutdownTimeout    = 2 * time.Second
 	DefaultReplayDelay        = 10 * time.Second // when there is no keep alive
 	DefaultSpin               = 20 * time.Microsecond
 	DefaultBounceMemory       = 16 << 20

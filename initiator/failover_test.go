@@ -131,6 +131,33 @@ var blockModel = porcupine.Model{
 	},
 }
 
+// The model tells a lost write, a late one and a stale read from what is right.
+func TestBlockModel(t *testing.T) {
+	w := func(v uint64, call, back int64) porcupine.Operation {
+		return porcupine.Operation{Input: blockOp{write: true, value: v}, Output: v, Call: call, Return: back}
+	}
+	r := func(v uint64, call, back int64) porcupine.Operation {
+		return porcupine.Operation{ClientId: 1, Input: blockOp{}, Output: v, Call: call, Return: back}
+	}
+	for name, tt := range map[string]struct {
+		history []porcupine.Operation
+		want    bool
+	}{
+		"right":             {[]porcupine.Operation{w(1, 1, 2), r(1, 3, 4), w(2, 5, 6), r(2, 7, 8)}, true},
+		"seen on the way":   {[]porcupine.Operation{w(1, 1, 9), r(0, 2, 3), r(1, 4, 5)}, true},
+		"lost":              {[]porcupine.Operation{w(1, 1, 2), r(0, 3, 4)}, false},
+		"done twice, late":  {[]porcupine.Operation{w(1, 1, 2), w(2, 3, 4), r(2, 5, 6), r(1, 7, 8)}, false},
+		"back and forth":    {[]porcupine.Operation{w(1, 1, 9), r(1, 2, 3), r(0, 4, 5)}, false},
+		"never written":     {[]porcupine.Operation{r(7, 1, 2)}, false},
+		"another's block":   {[]porcupine.Operation{w(1, 1, 2), {Input: blockOp{block: 1}, Output: uint64(1), Call: 3, Return: 4}}, false},
+		"its own block too": {[]porcupine.Operation{w(1, 1, 2), {Input: blockOp{block: 1}, Output: uint64(0), Call: 3, Return: 4}}, true},
+	} {
+		if got := porcupine.CheckOperations(blockModel, tt.history); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 // recorder keeps what the callers did and saw.
 type recorder struct {
 	t     *testing.T

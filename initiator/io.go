@@ -178,95 +178,109 @@ func (n *Namespace) inside(what string, off, size int64) error {
 // inFlight is how many commands one call has in flight.
 const inFlight = 32
 
-// piece is a command of a call that moves data.
+// call is what one call of the API has in flight, in the order it was sent.
+type call struct {
+	n          *Namespace
+	ctx        context.Context
+	pieces     [inFlight]piece
+	head, tail int
+	moved      int   // of the caller's bytes, from the first on without a gap
+	err        error // of the first piece that failed
+}
+
+// piece is a command of a call.
 type piece struct {
 	c    *chunk
 	p    []byte // the caller's bytes
 	skip int    // bytes of the first block that the caller does not want
+	read bool   // p is to be filled
 }
 
-// move moves p from or to off, in pieces through bounce memory. It returns how
-// many bytes from the beginning are known to be moved.
-func (n *Namespace) move(ctx context.Context, op nvme.Opcode, dword uint32, p []byte, off int64) (done int, err error) {
-	if err := n.check(); err != nil {
-		return 0, err
-	}
-	i := n.info.Load()
-	block := i.block
-	most := min(i.transfer, uint64(largeChunk/block))
-	var pieces [inFlight]piece
-	head, tail := 0, 0
-	finish := func() {
-		e := n.finish(ctx, &pieces[head%inFlight], op)
-		if err == nil {
-			if err = e; err == nil {
-				done += len(pieces[head%inFlight].p)
+// chunk is a chunk for the next command, nil when the call is to end. Only a
+// call that has nothing in flight waits for others to give one back.
+func (k *call) chunk(pool *chunkPool) (c *chunk) {
+	for c == nil && k.err == nil {
+		switch {
+		case k.ctx.Err() != nil:
+			k.err = ctxError(k.ctx)
+		case k.tail == k.head:
+			c, k.err = pool.get(k.ctx)
+		case k.tail-k.head == inFlight:
+			k.finish()
+		default:
+			if c, k.err = pool.tryGet(); c == nil && k.err == nil {
+				k.finish()
 			}
 		}
-		head++
 	}
-	for len(p) > 0 && err == nil {
-		lba, skip := uint64(off)>>i.shift(), int(off)&(block-1)
-		size := min(uint64(skip+len(p)+block-1)>>i.shift(), most)
-		take := min(len(p), int(size)*block-skip)
-		if tail-head == inFlight {
-			finish()
-			continue
-		}
-		c, e := n.chunk(ctx, int(size)*block, tail == head)
-		if e != nil {
-			err = e
-			break
-		}
-		if c == nil { // none free: ours come first
-			finish()
-			continue
-		}
-		if op != nvme.CmdRead {
-			copy(c.data(take), p)
-		}
-		c.cmd().InitIO(op, n.nsid, lba, uint32(size), dword)
-		c.buf, c.off, c.n, c.changes = c.mem, c.base, int(size)*block, op == nvme.CmdWrite
-		pieces[tail%inFlight] = piece{c: c, p: p[:take], skip: skip}
-		tail++
-		n.send(&c.request)
-		p, off = p[take:], off+int64(take)
-	}
-	for head < tail {
-		finish()
-	}
-	return done, err
+	return c
 }
 
-// chunk is a chunk for so many bytes; wait says whether to wait for one.
-func (n *Namespace) chunk(ctx context.Context, size int, wait bool) (*chunk, error) {
-	pool := n.bounce.pool(size)
-	if wait {
-		return pool.get(ctx)
-	}
-	return pool.tryGet()
-}
-
-// send sends a request that is complete but for what is the same for all.
-func (n *Namespace) send(r *request) {
+// send sends a command that is complete but for what is the same for all.
+func (k *call) send(pc piece) {
+	k.pieces[k.tail%inFlight] = pc
+	k.tail++
+	r, n := &pc.c.request, k.n
 	r.prepare()
 	r.nsid, r.ns, r.route = n.nsid, n, n.disp
 	r.timeout = int64(n.c.cfg.IOTimeout)
 	n.disp.submit(r)
 }
 
-// finish waits for a piece.
-func (n *Namespace) finish(ctx context.Context, pc *piece, op nvme.Opcode) error {
+// finish waits for the oldest command.
+func (k *call) finish() {
+	pc := &k.pieces[k.head%inFlight]
+	k.head++
 	c := pc.c
-	err := c.wait(ctx)
-	if c.abandoned() {
-		return err
+	err := c.wait(k.ctx)
+	if !c.abandoned() {
+		if err == nil && pc.read {
+			copy(pc.p, c.data(c.size)[pc.skip:])
+		}
+		c.home.put(c)
 	}
-	if err == nil && op == nvme.CmdRead {
-		copy(pc.p, c.data(c.size)[pc.skip:])
+	if k.err == nil {
+		if k.err = err; err == nil {
+			k.moved += len(pc.p)
+		}
 	}
-	c.home.put(c)
-	return err
+}
+
+// end waits for all commands.
+func (k *call) end() (moved int, err error) {
+	for k.head < k.tail {
+		k.finish()
+	}
+	return k.moved, k.err
+}
+
+// move moves p from or to off, in pieces through bounce memory. It returns how
+// many bytes from the beginning are known to be moved.
+func (n *Namespace) move(ctx context.Context, op nvme.Opcode, dword uint32, p []byte, off int64) (int, error) {
+	if err := n.check(); err != nil {
+		return 0, err
+	}
+	i := n.info.Load()
+	block, most := i.block, min(i.transfer, uint64(largeChunk/i.block))
+	k := call{n: n, ctx: ctx}
+	for len(p) > 0 {
+		lba, skip := uint64(off)>>i.shift(), int(off)&(block-1)
+		count := min(uint64(skip+len(p)+block-1)>>i.shift(), most)
+		size := int(count) * block
+		c := k.chunk(n.bounce.pool(size))
+		if c == nil {
+			break
+		}
+		take := min(len(p), size-skip)
+		if op != nvme.CmdRead {
+			copy(c.data(take), p)
+		}
+		c.cmd().InitIO(op, n.nsid, lba, uint32(count), dword)
+		c.buf, c.off, c.n, c.changes = c.mem, c.base, size, op == nvme.CmdWrite
+		k.send(piece{c: c, p: p[:take], skip: skip, read: op == nvme.CmdRead})
+		p, off = p[take:], off+int64(take)
+	}
+	return k.end()
 }
 
 // each runs commands without data over count blocks from lba, at most most in
@@ -279,47 +293,19 @@ func (n *Namespace) each(ctx context.Context, lba, count, most uint64, fill func
 }
 
 // eachOf is each with a chunk of a pool for each command.
-func (n *Namespace) eachOf(ctx context.Context, pool *chunkPool, lba, count, most uint64, fill func(c *chunk, lba, count uint64)) (err error) {
-	var pieces [inFlight]piece
-	head, tail := 0, 0
-	finish := func() {
-		if e := n.finish(ctx, &pieces[head%inFlight], nvme.CmdFlush); err == nil {
-			err = e
-		}
-		head++
-	}
-	for count > 0 && err == nil {
-		if tail-head == inFlight {
-			finish()
-			continue
-		}
-		var c *chunk
-		if err = ctx.Err(); err != nil {
-			err = ctxError(ctx)
-			break
-		}
-		if tail == head {
-			c, err = pool.get(ctx)
-		} else {
-			c, err = pool.tryGet()
-		}
-		if err != nil {
-			break
-		}
+func (n *Namespace) eachOf(ctx context.Context, pool *chunkPool, lba, count, most uint64, fill func(c *chunk, lba, count uint64)) error {
+	k := call{n: n, ctx: ctx}
+	for count > 0 {
+		c := k.chunk(pool)
 		if c == nil {
-			finish()
-			continue
+			break
 		}
-		k := min(count, most)
-		fill(c, lba, k)
-		pieces[tail%inFlight] = piece{c: c}
-		tail++
-		n.send(&c.request)
-		lba, count = lba+k, count-k
+		some := min(count, most)
+		fill(c, lba, some)
+		k.send(piece{c: c})
+		lba, count = lba+some, count-some
 	}
-	for head < tail {
-		finish()
-	}
+	_, err := k.end()
 	return err
 }
 
@@ -353,4 +339,5 @@ func (n *Namespace) moveBuffer(ctx context.Context, op nvme.Opcode, what string,
 // uninterrupted is a context that ends nothing that has begun.
 type uninterrupted struct{ context.Context }
 
+// Done never comes.
 func (u uninterrupted) Done() <-chan struct{} { return nil }

@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nvmf-go/nvmf/nvme"
 	"github.com/nvmf-go/nvmf/target/rdma"
@@ -220,12 +222,18 @@ func TestCallerGivesUp(t *testing.T) {
 		c := f.connect(func(c *Config) { c.BounceMemory = 1 << 20 })
 		n, err := c.Namespace(f.ctx, 1)
 		f.must(err)
-		ctx, cancel := context.WithCancel(f.ctx)
-		cancel()
 		for range 200 {
-			if _, err := n.ReadAtContext(ctx, make([]byte, 128<<10), 0); !errors.Is(err, context.Canceled) {
+			ctx, cancel := context.WithTimeout(f.ctx, time.Millisecond)
+			if _, err := n.ReadAtContext(ctx, make([]byte, 128<<10), 0); !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatal(err)
 			}
+			cancel()
+		}
+		before := f.commands.Load()
+		ctx, cancel := context.WithCancel(f.ctx)
+		cancel()
+		if _, err := n.ReadAtContext(ctx, make([]byte, 512), 0); !errors.Is(err, context.Canceled) || f.commands.Load() != before {
+			t.Errorf("given up before it began: %v", err)
 		}
 		p := make([]byte, 512<<10)
 		if _, err := n.ReadAt(p, 0); err != nil {
@@ -253,6 +261,32 @@ func TestStatus(t *testing.T) {
 		var se *nvme.StatusError
 		if k != 256<<10 || !errors.Is(err, nvme.UnrecoveredReadError) || !errors.As(err, &se) || se.Opcode != nvme.CmdRead {
 			t.Errorf("%d, %v", k, err)
+		}
+	})
+}
+
+// No status is taken for success but success.
+func TestEveryStatus(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		var now atomic.Uint32
+		f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
+			if fc.req.QID == 0 || isConnect(cmd) {
+				return nil
+			}
+			return &answer{status: nvme.Status(now.Load()) | nvme.StatusDNR}
+		})
+		n, err := f.connect(still).Namespace(f.ctx, 1)
+		f.must(err)
+		for st := range nvme.Status(0x800) {
+			now.Store(uint32(st))
+			_, err := n.ReadAt(make([]byte, 512), 0)
+			if ok := st == 0; (err == nil) != ok || !ok && !errors.Is(err, st) {
+				t.Errorf("status %#x: %v", uint16(st), err)
+			}
+		}
+		if f.connects.Load() != 1 {
+			t.Error("the association was lost")
 		}
 	})
 }

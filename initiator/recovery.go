@@ -117,7 +117,7 @@ func (c *Controller) reconnect(since time.Time) (*association, error) {
 	defer fastFail.Stop()
 	delay := time.Duration(0)
 	for attempt := 1; ; attempt++ {
-		if err := c.pause(delay, attempt); err != nil {
+		if err := c.pause(delay, attempt, since); err != nil {
 			return nil, err
 		}
 		a, err := c.attemptOnce(attempt, since)
@@ -173,7 +173,7 @@ func (c *Controller) nextDelay(delay time.Duration, since time.Time) time.Durati
 
 // pause waits before an attempt, varied by a fifth so that hosts which lost the
 // same target do not come back as one.
-func (c *Controller) pause(delay time.Duration, attempt int) error {
+func (c *Controller) pause(delay time.Duration, attempt int, since time.Time) error {
 	if c.ctx.Err() != nil {
 		return errClosed
 	}
@@ -185,11 +185,19 @@ func (c *Controller) pause(delay time.Duration, attempt int) error {
 	c.attempt.next = time.Now().Add(delay)
 	err := c.attempt.lastError
 	c.mu.Unlock()
-	c.log().Infof("initiator: %v: reconnect %d in %v, last error: %v", c, attempt, delay.Round(time.Millisecond), err)
+	c.log().Infof("initiator: %v: reconnect %d in %v, %s, last error: %v", c, attempt, delay.Round(time.Millisecond), c.patience(since), err)
 	if err := sleep(c.ctx, nil, delay); err != nil {
 		return errClosed
 	}
 	return nil
+}
+
+// patience says how long reconnecting goes on, for people.
+func (c *Controller) patience(since time.Time) string {
+	if c.cfg.CtrlLossTimeout < 0 {
+		return "for ever"
+	}
+	return fmt.Sprintf("giving up in %v", max(c.cfg.CtrlLossTimeout-time.Since(since), 0).Round(time.Second))
 }
 
 // failTimer has the commands of Queues fail after FastIOFail; those of engines

@@ -543,6 +543,26 @@ func TestDisconnectAtKeepAlive(t *testing.T) {
 	})
 }
 
+// Close at the instant of a keep alive, over and over.
+func TestCloseAtKeepAlive(t *testing.T) {
+	loops := 300
+	if testing.Short() {
+		loops = 50
+	}
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		for i := range loops {
+			c, err := Connect(f.ctx, f.hosts, f.config(still, func(c *Config) { c.KeepAlive = 10 * time.Millisecond }))
+			f.must(err)
+			time.Sleep(5 * time.Millisecond * time.Duration(1+i%3))
+			if i%2 == 0 {
+				f.cutAll()
+			}
+			f.must(c.Close())
+		}
+	})
+}
+
 // A controller goes without remote invalidation when targets die of it.
 func TestSuspectsInvalidation(t *testing.T) {
 	bubble(t, func(t *testing.T) {
