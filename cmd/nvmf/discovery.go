@@ -30,7 +30,7 @@ func (w *world) discoveryCommands() []*cli.Command {
 			Action: w.discover,
 		},
 		{
-			Name: "connect-all", Usage: "connect to every subsystem of the discovery log, show the controllers, and disconnect",
+			Name: "connect-all", Aliases: []string{"list-subsys"}, Usage: "connect to every subsystem of the discovery log, show the controllers, and disconnect",
 			ArgsUsage: "[DEVICE]", Flags: append([]cli.Flag{outputFlag()}, connectFlags()...), Action: w.connectAll,
 		},
 		{

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -44,8 +43,6 @@ func exitCode(err error) int {
 	switch {
 	case errors.As(err, &usage), is(show.ErrFormat):
 		return exitUsage
-	case is(context.Canceled):
-		return exitInterrupted
 	case is(errData), is(initiator.ErrMiscompare):
 		return exitData
 	case errors.As(err, &connect), is(initiator.ErrDiscovery), is(fabric.ErrNoDevice):
@@ -60,11 +57,7 @@ func exitCode(err error) int {
 
 // report says what went wrong, and what to try.
 func report(w io.Writer, err error) {
-	text := err.Error()
-	if errors.Is(err, context.Canceled) {
-		text = "interrupted"
-	}
-	fmt.Fprintln(w, "nvmf:", strings.ReplaceAll(text, "\n", "\nnvmf: "))
+	fmt.Fprintln(w, "nvmf:", strings.ReplaceAll(err.Error(), "\n", "\nnvmf: "))
 	for _, line := range advise(err) {
 		fmt.Fprintln(w, "  try:", line)
 	}

@@ -26,19 +26,19 @@ func (w *world) featureCommands() []*cli.Command {
 		}, w.getFeature),
 		w.verb("set-feature", "set a feature", needs{}, []cli.Flag{
 			id(), namespaceFlag(), length(),
-			&cli.Uint64Flag{Name: "value", Usage: "the value, command dword 11", Required: true},
+			&cli.Uint64Flag{Name: "value", Usage: "the value, command dword 11"},
 			&cli.UintFlag{Name: "cdw12", Usage: "command dword 12"},
 			&cli.StringFlag{Name: "data", Aliases: []string{"d"}, Usage: "file with the data; - is standard input"},
 			&cli.BoolFlag{Name: "save", Usage: "have it last"},
-		}, w.setFeature),
+		}, w.setFeature, "feature-id", "value"),
 		w.verb("show-regs", "show the properties of the controller", needs{}, []cli.Flag{outputFlag(), humanFlag(), rawFlag()}, w.showRegisters),
 		w.verb("get-property", "show one property of the controller", needs{}, []cli.Flag{
-			&cli.UintFlag{Name: "offset", Usage: "offset of the property", Required: true}, outputFlag(), humanFlag(),
-		}, w.getProperty),
+			&cli.UintFlag{Name: "offset", Usage: "offset of the property"}, outputFlag(), humanFlag(),
+		}, w.getProperty, "offset"),
 		w.verb("set-property", "write a property of the controller", needs{}, []cli.Flag{
-			&cli.UintFlag{Name: "offset", Usage: "offset of the property", Required: true},
-			&cli.Uint64Flag{Name: "value", Usage: "the value", Required: true},
-		}, w.setProperty),
+			&cli.UintFlag{Name: "offset", Usage: "offset of the property"},
+			&cli.Uint64Flag{Name: "value", Usage: "the value"},
+		}, w.setProperty, "offset", "value"),
 	}
 }
 
@@ -103,9 +103,6 @@ func (w *world) showFeature(s *session, id nvme.FeatureID, sel nvme.FeatureSelec
 
 func (w *world) setFeature(s *session) error {
 	c := s.c
-	if !c.IsSet("feature-id") {
-		return usagef("set-feature: which? --feature-id")
-	}
 	if err := fits(c, map[string]uint64{"feature-id": math.MaxUint8, "cdw12": math.MaxUint32}); err != nil {
 		return err
 	}
@@ -149,19 +146,29 @@ func (w *world) featureInput(c *cli.Context, id nvme.FeatureID) ([]byte, error) 
 	case name == "":
 		return nil, usagef("set-feature: %v has data: --data FILE", id)
 	}
-	in, err := w.input(name)
-	if err != nil {
-		return nil, err
-	}
-	defer in.Close()
 	if n <= 0 {
+		in, err := w.input(name)
+		if err != nil {
+			return nil, err
+		}
+		defer in.Close()
 		return io.ReadAll(io.LimitReader(in, 1<<20))
 	}
 	data := make([]byte, n)
-	if _, err := io.ReadFull(in, data); err != nil {
-		return nil, fmt.Errorf("%s: %d bytes wanted: %w", name, n, err)
+	return data, w.fill(name, data)
+}
+
+// fill reads all of data from a file.
+func (w *world) fill(name string, data []byte) error {
+	in, err := w.input(name)
+	if err != nil {
+		return err
 	}
-	return data, nil
+	defer in.Close()
+	if _, err := io.ReadFull(in, data); err != nil {
+		return fmt.Errorf("%s: %d bytes wanted: %w", name, len(data), err)
+	}
+	return nil
 }
 
 // input opens a file to read; - is standard input.

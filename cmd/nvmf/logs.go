@@ -24,13 +24,13 @@ func (w *world) logCommands() []*cli.Command {
 		w.verb("supported-log-pages", "show which log pages there are", needs{}, out(), w.supportedLogs),
 		w.verb("fid-support-effects-log", "show which features there are", needs{}, out(humanFlag()), w.featureEffects),
 		w.verb("get-log", "read any log page", needs{}, out(
-			&cli.UintFlag{Name: "log-id", Usage: "log page identifier", Required: true},
+			&cli.UintFlag{Name: "log-id", Usage: "log page identifier"},
 			&cli.Uint64Flag{Name: "log-len", Aliases: []string{"l"}, Usage: "how many bytes, a multiple of 4", Value: 512},
 			&cli.Uint64Flag{Name: "lpo", Usage: "offset of the first byte, or index with --ot"},
 			&cli.UintFlag{Name: "lsp", Usage: "log specific field"}, &cli.UintFlag{Name: "lsi", Usage: "log specific identifier"},
 			&cli.BoolFlag{Name: "rae", Usage: "retain the asynchronous event"}, &cli.BoolFlag{Name: "ot", Usage: "--lpo is the index of an entry"},
 			&cli.UintFlag{Name: "uuid-index", Usage: "UUID index"}, csi, namespaceFlag(),
-		), w.getLog),
+		), w.getLog, "log-id"),
 	}
 }
 

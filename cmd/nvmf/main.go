@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -107,6 +108,7 @@ func (w *world) commands() []*cli.Command {
 		{"Log pages", w.logCommands()},
 		{"Features and properties", w.featureCommands()},
 		{"I/O", w.ioCommands()},
+		{"Any command", w.passthruCommands()},
 		{"Only here", w.hostCommands()},
 	} {
 		for _, c := range group.commands {
@@ -147,8 +149,12 @@ func run(ctx context.Context, args []string, w *world) int {
 	if cerr := w.providers.Close(); err == nil {
 		err = cerr
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		return exitOK
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		fmt.Fprintln(w.stderr, "nvmf: interrupted")
+		return exitInterrupted
 	}
 	report(w.stderr, err)
 	return exitCode(err)

@@ -149,8 +149,12 @@ func deviceOf(c *cli.Context, name string) (d device, err error) {
 	if d.trsvcid == "" {
 		d.trsvcid = c.String("trsvcid")
 	}
+	said := nvme.NQN(c.String("nqn"))
+	if err := checkNQN(said); err != nil {
+		return d, err
+	}
 	if d.nqn == "" {
-		d.nqn = nvme.NQN(c.String("nqn"))
+		d.nqn = said
 	}
 	if n := c.Uint("namespace-id"); n != 0 {
 		if uint64(n) > math.MaxUint32 {
@@ -176,6 +180,16 @@ func checkNQN(n nvme.NQN) error {
 	}
 	if err := n.Check(); err != nil {
 		return usagef("NQN %q: %w", string(n), err)
+	}
+	return nil
+}
+
+// required checks that options were given.
+func required(c *cli.Context, names ...string) error {
+	for _, n := range names {
+		if !c.IsSet(n) {
+			return usagef("%s: expected --%s", c.Command.Name, n)
+		}
 	}
 	return nil
 }

@@ -83,6 +83,9 @@ func (w *world) open(c *cli.Context, name string, n needs) (*session, error) {
 			s.cfg.IOQueues = q
 		}
 		s.cfg.QueueDepth = max(s.cfg.QueueDepth, n.depth)
+		if c.IsSet("spin") {
+			s.cfg.Spin = max(c.Duration("spin"), -1)
+		}
 	}
 	if s.dev.nqn == "" {
 		if err := s.findSubsystem(); err != nil {
@@ -191,11 +194,15 @@ func operand(c *cli.Context) (string, error) {
 	return c.Args().First(), nil
 }
 
-// verb makes a command that does fn with a session.
-func (w *world) verb(name, usage string, n needs, flags []cli.Flag, fn func(*session) error) *cli.Command {
+// verb makes a command that does fn with a session. The options in must have to
+// be given.
+func (w *world) verb(name, usage string, n needs, flags []cli.Flag, fn func(*session) error, must ...string) *cli.Command {
 	return &cli.Command{
 		Name: name, Usage: usage, ArgsUsage: "[DEVICE]", Flags: append(flags, connectFlags()...),
 		Action: func(c *cli.Context) (err error) {
+			if err := required(c, must...); err != nil {
+				return err
+			}
 			dev, err := operand(c)
 			if err != nil {
 				return err
