@@ -21,17 +21,31 @@ func TestPing(t *testing.T) {
 	}
 }
 
+// canceller ends a context when something was written.
+type canceller struct {
+	bytes.Buffer
+	at     string
+	cancel func()
+}
+
+func (c *canceller) Write(p []byte) (int, error) {
+	n, err := c.Buffer.Write(p)
+	if strings.Contains(c.String(), c.at) {
+		c.cancel()
+	}
+	return n, err
+}
+
 // An interrupted ping has its summary, as that of ping.
 func TestPingInterrupted(t *testing.T) {
 	r := newRig(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	var out, errOut bytes.Buffer
-	code := run(ctx, []string{"nvmf", "ping", ram, "--interval", "1ms"}, &world{stdout: &out, stderr: &errOut, providers: set(r.far)})
-	if code != exitOK {
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &canceller{at: "seq=3 ", cancel: cancel}
+	var errOut bytes.Buffer
+	if code := run(ctx, []string{"nvmf", "ping", ram, "--interval", "1ms"}, &world{stdout: out, stderr: &errOut, providers: set(r.far)}); code != exitOK {
 		t.Errorf("exit %d: %s", code, errOut.String())
 	}
-	r.contains(out.String(), " answered, 0% lost")
+	r.contains(out.String(), "3 sent, 3 answered, 0% lost")
 }
 
 func TestPingerNumbers(t *testing.T) {
