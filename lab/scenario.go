@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -17,13 +18,23 @@ type scenario struct {
 	about   string        // the head comment's prose, first line
 	sets    []string      // quick, soak
 	needs   []string      // target, roce, siw, nvmet...: need_NAME of guest/lib.sh runs first
-	timeout time.Duration // of the script, without the clean-up
+	timeout time.Duration // of the script, without the clean-up, times patience
 	may     []*regexp.Regexp
 	must    []*regexp.Regexp
 }
 
-// defaultTimeout is for scenarios that say none.
+// defaultTimeout is for scenarios that say none, on a quiet machine.
 const defaultTimeout = 60 * time.Second
+
+// patience multiplies every time that something is waited for (here and in
+// guest/checks.sh): the machine may be busy, and the guest's processor is
+// emulated. LAB_PATIENCE sets another one.
+func patience() time.Duration {
+	if n, err := strconv.Atoi(os.Getenv("LAB_PATIENCE")); err == nil && n > 0 {
+		return time.Duration(n)
+	}
+	return 3
+}
 
 // headKey tells "set: quick" from prose with a colon in it.
 var headKey = regexp.MustCompile(`^[a-z-]+$`)
@@ -69,6 +80,7 @@ func parseScenario(name, text string) (scenario, error) {
 			return s, err
 		}
 	}
+	s.timeout *= patience()
 	switch {
 	case s.about == "":
 		return s, fmt.Errorf("the head comment does not say what the scenario shows")

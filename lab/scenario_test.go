@@ -28,7 +28,7 @@ func TestParseScenario(t *testing.T) {
 	if s.about != "What it shows: all of it." {
 		t.Errorf("about %q", s.about)
 	}
-	if !slices.Equal(s.sets, []string{"quick", "soak"}) || !slices.Equal(s.needs, []string{"target", "roce"}) || s.timeout != 90*time.Second {
+	if !slices.Equal(s.sets, []string{"quick", "soak"}) || !slices.Equal(s.needs, []string{"target", "roce"}) || s.timeout != 90*time.Second*patience() {
 		t.Errorf("sets %v needs %v timeout %v", s.sets, s.needs, s.timeout)
 	}
 	if len(s.may) != 1 || len(s.must) != 1 {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -36,7 +37,7 @@ type result struct {
 }
 
 // cleanupTime bounds what guest/scenarios.sh does after a script.
-const cleanupTime = 90 * time.Second
+const cleanupTime = 4 * time.Minute
 
 // newSession prepares everything the scenarios need.
 func newSession(ctx context.Context, name string, scenarios []scenario, out io.Writer) (*session, error) {
@@ -135,7 +136,7 @@ func (s *session) boot() error {
 		return err
 	}
 	v, err := startVM(s.ctx, s.prep.paths, s.prep.kernel, vmConfig{dir: dir, mode: "scenarios", timeout: 12 * time.Hour,
-		env: map[string]string{"BIN": filepath.Join(s.dir, "bin")}, raw: passedEnv(os.Environ()),
+		env: map[string]string{"BIN": filepath.Join(s.dir, "bin"), "PATIENCE": strconv.Itoa(int(patience()))}, raw: passedEnv(os.Environ()),
 	})
 	if err != nil {
 		return err

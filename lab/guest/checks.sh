@@ -88,9 +88,10 @@ refused() {
 	fi
 }
 
-# wait_until SECONDS COMMAND...: repeats a quiet command until it succeeds.
+# wait_until SECONDS COMMAND...: repeats a quiet command until it succeeds; the
+# seconds are those of a quiet machine, it waits PATIENCE times as long.
 wait_until() {
-	local seconds=$1 end
+	local seconds=$(($1 * PATIENCE)) end
 	shift
 	end=$((SECONDS + seconds))
 	until "$@" >/dev/null 2>&1; do

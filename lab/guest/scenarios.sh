@@ -60,7 +60,7 @@ run_scenario() {
 	mv "$dir/verdict.part" "$dir/verdict"
 }
 
-export LAB REPO SHARE BIN
+export LAB REPO SHARE BIN PATIENCE
 mkdir -p /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup
 # The kernel's lines reach the machine also when the guest does not live to
 # the end of a scenario.

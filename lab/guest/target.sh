@@ -93,7 +93,7 @@ stop_target() {
 	wait_until 15 test ! -e "/proc/$pid/exe" || { fail "the daemon does not end"; kill -ABRT "$pid"; }
 	wait "$pid" || rc=$?
 	check_eq "the daemon's exit code" "$rc" 0
-	check_at_most "seconds the daemon took to end" "$((SECONDS - start))" 8
+	check_at_most "seconds the daemon took to end" "$((SECONDS - start))" $((5 * PATIENCE))
 	target_log_clean
 }
 

@@ -13,17 +13,17 @@ for mtu in 1500 4200; do
 	wire_mtu $mtu
 	check_eq "MTU that rxe0 takes of $mtu" "$(ibv_devinfo -d rxe0 | awk '/active_mtu/ {print $2}')" "$([ $mtu = 1500 ] && echo 1024 || echo 4096)"
 done
-in_peer timeout 15 tshark -n -i eth0 -f 'udp port 4791' -c 1 -T fields -e infiniband.bth.opcode -e infiniband.mad.attributeid >"$OUT/roce" 2>"$OUT/tshark.err" &
+in_peer timeout 60 tshark -n -i eth0 -f 'udp port 4791' -c 1 -T fields -e infiniband.bth.opcode -e infiniband.mad.attributeid >"$OUT/roce" 2>"$OUT/tshark.err" &
 capture=$!
 wait_until 10 grep -q Capturing "$OUT/tshark.err"
-timeout 5 nvme connect -t rdma -a $ADDR -s $PORT -n nqn.2026-11.io.nvmf:lab-peer || true
+timeout 10 nvme connect -t rdma -a $ADDR -s $PORT -n nqn.2026-11.io.nvmf:lab-peer || true
 wait $capture || true
 check_text "a packet of the connection manager" "$(cat "$OUT/roce")" '^100.0x0010'
 
 need_soft_iwarp
-in_peer timeout 15 tshark -n -i iw0 -f "tcp port $PORT" -c 1 -T fields -e tcp.dstport >"$OUT/iwarp" 2>"$OUT/tshark2.err" &
+in_peer timeout 60 tshark -n -i iw0 -f "tcp port $PORT" -c 1 -T fields -e tcp.dstport >"$OUT/iwarp" 2>"$OUT/tshark2.err" &
 capture=$!
 wait_until 10 grep -q Capturing "$OUT/tshark2.err"
-timeout 5 nvme connect -t rdma -a $ADDR -s $PORT -n nqn.2026-11.io.nvmf:lab-peer || true
+timeout 10 nvme connect -t rdma -a $ADDR -s $PORT -n nqn.2026-11.io.nvmf:lab-peer || true
 wait $capture || true
 check_eq "a TCP segment of MPA's connection" "$(cat "$OUT/iwarp")" $PORT

@@ -2,7 +2,7 @@
 #
 # set: soak
 # needs: target roce
-# timeout: 900s
+# timeout: 1500s
 
 LAB_CYCLES=200
 . "$LAB/scenarios/cycles.sh"

@@ -28,7 +28,7 @@ start_load "$DEV"
 sleep 3
 
 say "wire1 goes"
-check "the kernel lets it go: nobody holds it" timeout 20 rdma link del wire1
+check "the kernel lets it go: nobody holds it" timeout $((20 * PATIENCE)) rdma link del wire1
 not_listening() { ! target_ready; }
 check "the daemon says that it does not listen" wait_until 20 not_listening
 check "it lives" target_status >/dev/null
