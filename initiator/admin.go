@@ -137,17 +137,18 @@ func propertyValue(p nvme.Property, v uint64) uint64 {
 	return v
 }
 
-// propertyGet and propertySet do not wait for a live controller.
-func (c *Controller) propertyGet(ctx context.Context, p nvme.Property) (uint64, error) {
+// readCSTS is PropertyGet of CSTS that does not wait for a live controller.
+func (c *Controller) readCSTS(ctx context.Context) (nvme.ControllerStatus, error) {
 	cmd := newCommand()
-	cmd.Property().InitGet(p)
+	cmd.Property().InitGet(nvme.PropCSTS)
 	v, err := c.run(ctx, cmd, nil, c.cfg.AdminTimeout)
-	return propertyValue(p, v), err
+	return nvme.ControllerStatus(v), err
 }
 
-func (c *Controller) propertySet(ctx context.Context, p nvme.Property, v uint64) error {
+// writeCC is PropertySet of CC that does not wait for a live controller.
+func (c *Controller) writeCC(ctx context.Context, v nvme.Configuration) error {
 	cmd := newCommand()
-	cmd.Property().InitSet(p, v)
+	cmd.Property().InitSet(nvme.PropCC, uint64(v))
 	_, err := c.run(ctx, cmd, nil, c.cfg.AdminTimeout)
 	return err
 }

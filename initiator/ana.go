@@ -20,28 +20,28 @@ type anaTable struct {
 // again, should no event come.
 const recheckANA = time.Second
 
-// readANA reads the ANA log of a when the controller has one.
-func (c *Controller) readANA(ctx context.Context, a *association) error {
+// readANA reads the ANA log of a when the controller has one. What cannot be
+// read or understood leaves every namespace accessible; the statuses of commands
+// will tell.
+func (c *Controller) readANA(ctx context.Context, a *association) {
 	size, err := a.anaLogSize()
 	if errors.Is(err, errNoANA) {
 		c.ana.Store(nil)
-		return nil
+		return
 	}
+	var t *anaTable
 	if err == nil {
-		var t *anaTable
-		if t, err = c.fetchANA(ctx, size); err == nil {
-			c.ana.Store(t)
-			if t.moving {
-				time.AfterFunc(recheckANA, func() { c.refreshANA(a) })
-			}
-			return nil
+		t, err = c.fetchANA(ctx, size)
+	}
+	switch {
+	case err == nil:
+		c.ana.Store(t)
+		if t.moving {
+			time.AfterFunc(recheckANA, func() { c.refreshANA(a) })
 		}
+	case !a.gone.Load():
+		c.log().Warnf("initiator: %v: going on without asymmetric access: %v", c, err)
 	}
-	if a.gone.Load() {
-		return err
-	}
-	c.log().Warnf("initiator: %v: going on without asymmetric access: %v", c, err)
-	return nil
 }
 
 func (c *Controller) fetchANA(ctx context.Context, size int) (*anaTable, error) {
@@ -72,9 +72,8 @@ func (c *Controller) refreshANA(a *association) {
 		}
 		ctx, cancel := within(c.ctx, c.cfg.AdminTimeout)
 		defer cancel()
-		if err := c.readANA(ctx, a); err == nil {
-			c.changed()
-		}
+		c.readANA(ctx, a)
+		c.changed()
 	})
 }
 

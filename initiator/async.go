@@ -2,6 +2,7 @@ package initiator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -90,61 +91,63 @@ func (n *Namespace) Queue(ctx context.Context) (*Queue, error) {
 		return nil, err
 	}
 	p := &Queue{n: n, c: n.c, ranges: ranges, timer: time.NewTimer(math.MaxInt64)}
-	if p.q, err = n.c.take(ctx, p); err != nil {
-		_ = ranges.Close() // was never registered
-		return nil, err
+	p.user.Store(queueBusy) // until the engine has ended
+	e, err := n.c.take(p)
+	if err != nil {
+		return nil, errors.Join(err, ranges.Close())
 	}
-	p.doubts = make([]uint16, 0, len(p.q.slots))
-	return p, nil
-}
-
-// take gives p the last queue that has an engine, once the engine has ended.
-func (c *Controller) take(ctx context.Context, p *Queue) (*queue, error) {
-	c.mu.Lock()
-	i, a := len(c.ioEngines)-1, c.latest()
-	for i >= 0 && (c.ioEngines[i] == nil || i >= a.ioQueues) {
-		i--
-	}
-	if i < 0 || c.closed {
-		c.mu.Unlock()
-		if c.closed {
-			return nil, errClosed
-		}
-		return nil, ErrNoQueue
-	}
-	e := c.ioEngines[i]
-	c.ioEngines[i] = nil
-	c.publishLocked()
-	c.mu.Unlock()
 	e.stop()
 	select {
 	case <-e.ended:
+		p.own()
+		return p, nil
 	case <-ctx.Done():
 		go func() { // it is ours, only too late
 			<-e.ended
-			c.giveBack(e.q)
+			p.own()
+			_ = p.Close() // nothing is in it
 		}()
 		return nil, ctxError(ctx)
 	}
+}
+
+// own makes the queue the caller's, after its engine has ended.
+func (p *Queue) own() {
+	p.doubts = make([]uint16, 0, len(p.q.slots))
+	p.q.orphan = p.orphan
+	p.leave()
+}
+
+// take gives p the last queue that has an engine, and returns the engine, which
+// is to be stopped.
+func (c *Controller) take(p *Queue) (*engine, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, errClosed
 	}
-	e.q.orphan = p.orphan
-	c.taken[i] = p
-	return e.q, nil
+	for i := min(len(c.ioEngines), c.latest().ioQueues) - 1; i >= 0; i-- {
+		if e := c.ioEngines[i]; e != nil {
+			p.q = e.q
+			c.ioEngines[i], c.taken[i] = nil, p
+			c.publishLocked()
+			return e, nil
+		}
+	}
+	return nil, ErrNoQueue
 }
 
-// giveBack has an engine serve q again.
+// giveBack has an engine serve q again. When the controller is being closed the
+// queue stays where it is, for the manager to sweep.
 func (c *Controller) giveBack(q *queue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.taken[q.qid-1] = nil
-	if !c.closed {
-		c.ioEngines[q.qid-1] = newEngine(c, q)
-		c.publishLocked()
+	if c.closed {
+		return
 	}
+	c.taken[q.qid-1] = nil
+	c.ioEngines[q.qid-1] = newEngine(c, q)
+	c.publishLocked()
 }
 
 func (c *Controller) takenQueues() (list []*Queue) {
@@ -195,12 +198,13 @@ func (p *Queue) trySweep() {
 // check follows the fate of the association.
 func (p *Queue) check() {
 	q := p.q
-	had := q.qc
 	q.check()
-	if q.qc != nil && q.qc != had {
+	err := p.failed.Load()
+	switch {
+	case err == nil:
+	case q.qc != nil:
 		p.failed.Store(nil)
-	}
-	if err := p.failed.Load(); err != nil && q.qc == nil {
+	default:
 		for q.pending.len() > 0 {
 			q.abort(q.pending.pop(), *err)
 		}

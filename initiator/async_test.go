@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/nvmf-go/nvmf/nvme"
 )
@@ -196,6 +198,74 @@ func TestQueueOutlivesController(t *testing.T) {
 		t.Errorf("submit: %v", err)
 	}
 	r.net.Heal(hostIP, targetIPs[0])
+}
+
+// Queues taken and given back while the controller is closed.
+func TestQueueRacesClose(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	for i := range 40 {
+		c, err := Connect(r.ctx, r.hosts, r.config())
+		r.must(err)
+		n := r.namespace(c, memNS)
+		b := r.buffer(4096)
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				for {
+					q, err := n.Queue(r.ctx)
+					switch {
+					case errors.Is(err, net.ErrClosed):
+						return
+					case errors.Is(err, ErrNoQueue):
+						continue
+					case err != nil:
+						t.Error(err)
+						return
+					}
+					if _, err := q.Submit([]IO{{Op: nvme.CmdRead, Blocks: 8, Buf: b}}); err != nil && !errors.Is(err, net.ErrClosed) {
+						t.Error(err)
+					}
+					r.must(q.Close())
+				}
+			})
+		}
+		time.Sleep(time.Duration(i) * 50 * time.Microsecond)
+		r.must(c.Close())
+		wg.Wait()
+	}
+}
+
+// A caller that will not wait for a busy queue leaves it to the others.
+func TestQueueTakenTooLate(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
+			if fc.req.QID == 0 || isConnect(cmd) {
+				return nil
+			}
+			a := *fc.usual(cmd, fc.capsule)
+			a.late = time.Second
+			return &a
+		})
+		n, err := f.connect(still).Namespace(f.ctx, 1)
+		f.must(err)
+		done := make(chan error)
+		go func() {
+			_, err := n.ReadAt(make([]byte, 512), 0)
+			done <- err
+		}()
+		time.Sleep(time.Millisecond)
+		ctx, cancel := context.WithTimeout(f.ctx, time.Millisecond)
+		defer cancel()
+		if _, err := n.Queue(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		f.must(<-done)
+		time.Sleep(time.Millisecond)
+		if _, err := n.ReadAt(make([]byte, 512), 0); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // An I/O allocates nothing, whichever way its data goes.

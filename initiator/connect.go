@@ -190,14 +190,14 @@ func (b *builder) propertyGet(ctx context.Context, qc *qconn, p nvme.Property) (
 	return v, nil
 }
 
-func (b *builder) propertySet(ctx context.Context, qc *qconn, p nvme.Property, v uint64) error {
+func (b *builder) writeCC(ctx context.Context, qc *qconn, v nvme.Configuration) error {
 	ctx, cancel := within(ctx, b.c.cfg.ConnectTimeout)
 	defer cancel()
 	cmd := b.command()
-	cmd.Property().InitSet(p, v)
+	cmd.Property().InitSet(nvme.PropCC, uint64(v))
 	cmd.SetCID(b.cid)
 	if _, err := qc.exec(ctx, cmd, fabric.SGE{}); err != nil {
-		return fmt.Errorf("write %v: %w", p, err)
+		return fmt.Errorf("write %v: %w", nvme.PropCC, err)
 	}
 	return nil
 }
@@ -209,8 +209,7 @@ func (b *builder) enable(ctx context.Context, qc *qconn) error {
 		return err
 	}
 	b.a.cap = nvme.Capabilities(v)
-	cc := nvme.Configuration(0).WithIOSQES(6).WithIOCQES(4).WithMPS(b.a.cap.MPSMIN()).WithCSS(commandSet(b.a.cap))
-	if err := b.propertySet(ctx, qc, nvme.PropCC, uint64(cc.WithEN(true))); err != nil {
+	if err := b.writeCC(ctx, qc, b.a.enabled()); err != nil {
 		return err
 	}
 	if err := b.waitReady(ctx, qc); err != nil {
@@ -219,6 +218,12 @@ func (b *builder) enable(ctx context.Context, qc *qconn) error {
 	v, err = b.propertyGet(ctx, qc, nvme.PropVS)
 	b.a.version = nvme.Version(v)
 	return err
+}
+
+// enabled is the CC of a controller that is to work: entries of 64 and 16 bytes
+// and the least page size.
+func (a *association) enabled() nvme.Configuration {
+	return nvme.Configuration(0).WithIOSQES(6).WithIOCQES(4).WithMPS(a.cap.MPSMIN()).WithCSS(commandSet(a.cap)).WithEN(true)
 }
 
 // commandSet is the CC.CSS for what CAP.CSS offers.
@@ -436,7 +441,11 @@ func (b *builder) listen(ctx context.Context) error {
 			b.c.log().Warnf("initiator: %v: events %#x: %v", b.c, uint32(wanted), err)
 		}
 	}
-	return b.c.readANA(ctx, b.a)
+	b.c.readANA(ctx, b.a)
+	if b.a.gone.Load() {
+		return b.a.reason()
+	}
+	return nil
 }
 
 // install makes the association the controller's.

@@ -113,6 +113,12 @@ func (e *engine) finished() bool {
 func (e *engine) turn(now int64) bool {
 	q := e.q
 	q.check()
+	for q.qc == nil && q.pending.len() > 0 { // waited for room, and was not sent
+		i := q.pending.pop()
+		r := q.slots[i].req
+		q.release(i)
+		e.strand(r, 0, e.c.lostError())
+	}
 	busy := e.take()
 	for class := range e.backlog {
 		for b := &e.backlog[class]; b.head != nil && e.canStart(class); {

@@ -61,9 +61,7 @@ func (c *Controller) handle(a *association, e nvme.AsyncEvent) {
 	case nvme.NoticeNSAttribute:
 		c.namespacesChanged(ctx)
 	case nvme.NoticeANA:
-		if err := c.readANA(ctx, a); err != nil {
-			c.log().Warnf("initiator: %v: ANA log: %v", c, err)
-		}
+		c.readANA(ctx, a)
 		c.changed()
 		if h.ANA != nil {
 			h.ANA(c)

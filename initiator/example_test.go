@@ -16,26 +16,32 @@ func ExampleConnect() {
 	ctx := context.Background()
 	provider, err := roce.New(roce.Options{})
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	addr, err := initiator.ParseAddr(ctx, "192.168.1.20", "4420")
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	c, err := initiator.Connect(ctx, provider, initiator.Config{Addr: addr, Subsystem: "nqn.2026-11.io.nvmf:disk0"})
 	if err != nil {
-		log.Fatal(err) // says what the target finds fault with
+		log.Print(err) // says what the target finds fault with
+		return
 	}
 	defer func() { _ = c.Close() }()
 	n, err := c.Namespace(ctx, 1)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	if _, err := n.WriteAt(make([]byte, n.BlockSize()), 0); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	if err := n.Flush(ctx); err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	fmt.Println(n.Size(), "bytes")
 }
@@ -48,12 +54,14 @@ func ExampleQueue() {
 	)
 	q, err := n.Queue(ctx)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer func() { _ = q.Close() }()
 	buf, err := initiator.NewBuffer(64 * 4096)
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer func() { _ = buf.Close() }()
 	ios := make([]initiator.IO, 64)
@@ -64,18 +72,22 @@ func ExampleQueue() {
 	for left := len(ios); left > 0; {
 		k, err := q.Submit(ios)
 		if err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		ios = ios[k:]
 		if err := q.Wait(ctx); err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		if k, err = q.Reap(results); err != nil {
-			log.Fatal(err)
+			log.Print(err)
+			return
 		}
 		for _, r := range results[:k] {
 			if !r.OK() {
-				log.Fatal(r.Status, r.Err)
+				log.Print(r.Status, r.Err)
+				return
 			}
 		}
 		left -= k
@@ -87,16 +99,19 @@ func ExampleConnectMultipath() {
 	ctx := context.Background()
 	provider, err := roce.New(roce.Options{})
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	addr, err := initiator.ParseAddr(ctx, "192.168.1.20", "")
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	base := initiator.Config{Addr: addr, KeepAlive: 2 * time.Second}
 	found, err := initiator.Discover(ctx, provider, base, initiator.DiscoverOptions{Referrals: true})
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	var paths []initiator.PathConfig
 	for _, r := range found.Records {
@@ -112,7 +127,8 @@ func ExampleConnectMultipath() {
 	}
 	m, err := initiator.ConnectMultipath(ctx, paths, initiator.MultipathConfig{Policy: initiator.QueueDepth})
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	defer func() { _ = m.Close() }()
 }

@@ -241,9 +241,7 @@ func (c *Controller) shutDown(a *association) {
 
 // notifyShutdown is CC.SHN, and the wait for CSTS.SHST.
 func (c *Controller) notifyShutdown(ctx context.Context, a *association) error {
-	cc := nvme.Configuration(0).WithIOSQES(6).WithIOCQES(4).WithMPS(a.cap.MPSMIN()).
-		WithCSS(commandSet(a.cap)).WithEN(true).WithSHN(nvme.ShutdownNormal)
-	if err := c.propertySet(ctx, nvme.PropCC, uint64(cc)); err != nil {
+	if err := c.writeCC(ctx, a.enabled().WithSHN(nvme.ShutdownNormal)); err != nil {
 		return err
 	}
 	return c.waitStatus(ctx, a, func(s nvme.ControllerStatus) bool { return s.SHST() == nvme.ShutdownComplete })
@@ -252,8 +250,8 @@ func (c *Controller) notifyShutdown(ctx context.Context, a *association) error {
 // waitStatus polls CSTS.
 func (c *Controller) waitStatus(ctx context.Context, a *association, is func(nvme.ControllerStatus) bool) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		v, err := c.propertyGet(ctx, nvme.PropCSTS)
-		if err != nil || is(nvme.ControllerStatus(v)) {
+		s, err := c.readCSTS(ctx)
+		if err != nil || is(s) {
 			return err
 		}
 		if err := sleep(ctx, a.done, pause); err != nil {
@@ -271,7 +269,7 @@ func (c *Controller) Reset(ctx context.Context) error {
 		return c.lostError()
 	}
 	a.cutIO(c.cfg.ShutdownTimeout)
-	err := c.propertySet(ctx, nvme.PropCC, 0)
+	err := c.writeCC(ctx, 0)
 	if err == nil {
 		err = c.waitStatus(ctx, a, func(s nvme.ControllerStatus) bool { return !s.RDY() })
 	}

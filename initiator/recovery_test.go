@@ -380,6 +380,42 @@ func TestGivingUp(t *testing.T) {
 	}
 }
 
+// What waits in a queue for room is not forgotten when the connection goes.
+func TestFastIOFailOfWaitingIO(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFake(t)
+		f.set(func(s *script) { s.cap = s.cap.WithMQES(2) })
+		c := f.connect(still, func(c *Config) { c.FastIOFail, c.QueueDepth = 2*time.Second, 8 })
+		n, err := c.Namespace(f.ctx, 1)
+		f.must(err)
+		f.obey(func(fc *fakeConn, cmd nvme.Command) *answer {
+			if fc.req.QID != 0 && !isConnect(cmd) {
+				return &answer{silent: true}
+			}
+			return nil
+		})
+		errs := make(chan error, 20)
+		for range cap(errs) {
+			go func() {
+				_, err := n.ReadAt(make([]byte, 512), 0)
+				errs <- err
+			}()
+		}
+		time.Sleep(time.Second)
+		f.judge(func(nvme.CMRequest) []byte { return []byte{} })
+		f.cutAll()
+		start := time.Now()
+		for range cap(errs) {
+			if err := <-errs; !errors.Is(err, ErrPathLost) {
+				t.Error(err)
+			}
+		}
+		if d := time.Since(start); d > 2*time.Second+10*time.Millisecond {
+			t.Errorf("took %v", d)
+		}
+	})
+}
+
 // New I/O while the controller is away waits as long as old I/O does.
 func TestFastIOFailOfNewIO(t *testing.T) {
 	bubble(t, func(t *testing.T) {

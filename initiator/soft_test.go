@@ -125,7 +125,7 @@ func TestWires(t *testing.T) {
 			if err := q.Close(); err != nil {
 				t.Error(err)
 			}
-			if s := c.Status(); s.Reconnects != 1 {
+			if s := c.Status(); s.Reconnects < 1 || s.State != StateLive {
 				t.Errorf("%+v", s)
 			}
 		})
