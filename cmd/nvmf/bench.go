@@ -173,9 +173,13 @@ func (w *world) printReport(s *session, rep *bench.Report, failed error) error {
 			fmt.Fprint(w.stderr, "\r\x1b[K")
 		}
 		_, err := io.WriteString(w.stdout, rep.Text())
+		if n := s.ctrl.Status().Reconnects; n > 0 {
+			fmt.Fprintf(w.stdout, "  connection: lost and made anew %d times\n", n)
+		}
 		return err
 	}
 	job := rep.JSON()
+	job.Add("reconnects", s.ctrl.Status().Reconnects)
 	if failed != nil {
 		job.Add("failure", failed.Error())
 	}

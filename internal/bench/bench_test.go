@@ -286,6 +286,17 @@ func TestTimes(t *testing.T) {
 	})
 }
 
+// Without a ramp the time begins with the first I/O, not with its end.
+func TestSlowStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLoad(t, Options{Mode: Read, Size: 40 << 10}, 1<<20, nil)
+		l.disks[0].before = func(*disk, *initiator.IO) (nvme.Status, bool) { time.Sleep(time.Second); return 0, true }
+		if rep := l.do(); rep.Elapsed != 10*time.Second || rep.Ops[opRead].IOs != 10 {
+			t.Errorf("%v, %d I/Os", rep.Elapsed, rep.Ops[opRead].IOs)
+		}
+	})
+}
+
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := newLoad(t, Options{Mode: RandWrite, Depth: 4, Runtime: time.Hour, Verify: true}, 1<<20, nil)

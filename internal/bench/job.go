@@ -131,7 +131,7 @@ func newJob(o *Options, ctl *control, q queue, buf *initiator.Buffer, first int6
 // run works until there is nothing more to do.
 func (j *job) run(ctx context.Context) error {
 	j.now = j.ctl.clock()
-	j.begin = j.now
+	j.begin, j.measured = j.now, j.ctl.measure.Load()
 	for {
 		more, err := j.turn(ctx)
 		if err != nil || !more {
