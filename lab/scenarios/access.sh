@@ -2,7 +2,7 @@
 #
 # set: quick
 # needs: target roce
-# timeout: 90s
+# timeout: 180s
 # kernel-must: nvme nvme\d+: Connect for subsystem nqn\.2026-11\.io\.nvmf:lab-private is not allowed, hostnqn: nqn\.2026-11\.io\.nvmf:lab-stranger
 # kernel-must: nvme nvme\d+: failed to connect queue: 0 ret=16772
 # kernel-may: nvme nvme\d+: Connect Invalid Data Parameter, subsysnqn "nqn\.2026-11\.io\.nvmf:lab-[a-z]+"

@@ -2,7 +2,7 @@
 #
 # set: quick
 # needs: target roce
-# timeout: 90s
+# timeout: 180s
 # kernel-must: nvme nvme\d+: resetting controller
 
 NQN=nqn.2026-11.io.nvmf:lab-commands

@@ -4,7 +4,7 @@
 #
 # set: quick
 # needs: target roce
-# timeout: 60s
+# timeout: 180s
 
 say "the daemon serves configs/quickstart.yaml"
 start_target <"$REPO/configs/quickstart.yaml"

@@ -2,7 +2,7 @@
 #
 # set: quick
 # needs: target roce
-# timeout: 90s
+# timeout: 180s
 
 NQN=nqn.2026-11.io.nvmf:lab-discovery
 config() { # config SUBSYSTEM...

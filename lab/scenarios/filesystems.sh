@@ -2,7 +2,7 @@
 #
 # set: quick
 # needs: target roce
-# timeout: 120s
+# timeout: 180s
 
 NQN=nqn.2026-11.io.nvmf:lab-fs
 start_target <<END

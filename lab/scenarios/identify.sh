@@ -2,7 +2,7 @@
 #
 # set: quick
 # needs: target roce
-# timeout: 90s
+# timeout: 180s
 
 NQN=nqn.2026-11.io.nvmf:lab-identify
 UUID=6f3cbb5a-7d8e-4f6b-9a3c-0123456789ab

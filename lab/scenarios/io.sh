@@ -2,7 +2,7 @@
 #
 # set: quick
 # needs: target roce
-# timeout: 240s
+# timeout: 300s
 
 NQN=nqn.2026-11.io.nvmf:lab-io
 image under512.img 64M && loop_device "$IMAGE" 512 && block512=$DEVICE

@@ -2,7 +2,7 @@
 #
 # set: quick
 # needs: target roce
-# timeout: 90s
+# timeout: 180s
 # kernel-must: nvme nvme\d+: rescanning namespaces\.
 # kernel-must: nvme\d+n\d+: detected capacity change from 65536 to 131072
 

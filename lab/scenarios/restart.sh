@@ -2,7 +2,7 @@
 #
 # set: quick
 # needs: target roce
-# timeout: 120s
+# timeout: 180s
 # kernel-must: nvme nvme\d+: Successfully reconnected \(\d+ attempts?\)
 # kernel-may: nvme nvme\d+: (starting error recovery|Reconnecting in \d+ seconds\.\.\.|Failed reconnect attempt \d+)
 # kernel-may: nvme nvme\d+: Connect rejected: status 8 \(invalid service ID\)\.

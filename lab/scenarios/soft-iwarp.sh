@@ -2,7 +2,7 @@
 #
 # set: quick
 # needs: target soft_iwarp
-# timeout: 240s
+# timeout: 300s
 # kernel-must: nvme nvme\d+: resetting controller
 
 NQN=nqn.2026-11.io.nvmf:lab-soft-iwarp

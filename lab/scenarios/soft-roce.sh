@@ -2,7 +2,7 @@
 #
 # set: quick
 # needs: target soft_roce
-# timeout: 180s
+# timeout: 300s
 # kernel-must: nvme nvme\d+: resetting controller
 
 NQN=nqn.2026-11.io.nvmf:lab-soft-roce

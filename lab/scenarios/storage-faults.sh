@@ -2,7 +2,7 @@
 #
 # set: quick
 # needs: target roce nvmet
-# timeout: 120s
+# timeout: 180s
 # kernel-may: (critical (space allocation|medium|target)|I/O|operation not supported) error, dev (nvme\d+n\d+|nullb9|loop\d+), sector \d+ op 0x[0-9a-f]+:\((READ|WRITE|FLUSH)\) flags 0x[0-9a-f]+ phys_seg \d+ prio class \d+
 # kernel-must: nvme nvme\d+: rescanning namespaces\.
 # kernel-must: nvme\d+n\d+: detected capacity change from 32768 to 16384
