@@ -3,6 +3,7 @@ package iwarp
 import (
 	"context"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nvmf-go/nvmf/fabric"
@@ -21,6 +22,7 @@ type testEnd struct {
 	woke chan struct{}
 	idle int
 	got  []fabric.Completion // by until
+	took atomic.Int64        // messages, by serve
 }
 
 const endMemory = 4 << 20
