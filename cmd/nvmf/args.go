@@ -18,7 +18,7 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 	}
 	at++
 	cmd := app.Command(args[at])
-	if cmd == nil || cmd.SkipFlagParsing {
+	if cmd == nil || cmd.SkipFlagParsing || args[len(args)-1] == completion {
 		return args, nil
 	}
 	a := arranger{cmd: cmd, rest: args[at+1:]}
@@ -31,6 +31,9 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 	}
 	return out, nil
 }
+
+// completion is what a shell appends to a line that it wants completed.
+const completion = "--generate-bash-completion"
 
 type arranger struct {
 	cmd               *cli.Command

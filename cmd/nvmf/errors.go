@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 
 	"github.com/nvmf-go/nvmf/fabric"
@@ -39,13 +40,14 @@ func exitCode(err error) int {
 	var usage usageError
 	var connect *initiator.ConnectError
 	var status *nvme.StatusError
+	var dns *net.DNSError
 	is := func(target error) bool { return errors.Is(err, target) }
 	switch {
-	case errors.As(err, &usage), is(show.ErrFormat):
+	case errors.As(err, &usage), is(show.ErrFormat), is(initiator.ErrIdentity):
 		return exitUsage
 	case is(errData), is(initiator.ErrMiscompare):
 		return exitData
-	case errors.As(err, &connect), is(initiator.ErrDiscovery), is(fabric.ErrNoDevice):
+	case errors.As(err, &connect), errors.As(err, &dns), is(initiator.ErrDiscovery), is(fabric.ErrNoDevice):
 		return exitConnect
 	case is(initiator.ErrPathLost), is(initiator.ErrTimeout), is(initiator.ErrKeepAlive):
 		return exitLost
@@ -76,6 +78,8 @@ func advise(err error) []string {
 		return []string{"--provider roce or --provider iwarp: the software RNIC needs no device; `nvmf-target rdma list` shows what there is"}
 	case is(initiator.ErrNoNamespace):
 		return []string{"`nvmf list-ns` with the same options shows the namespaces there are; -N chooses one"}
+	case is(initiator.ErrIdentity):
+		return []string{"-q and -I together: a host NQN that is not made of a UUID needs an ID beside it"}
 	case is(initiator.ErrUnaligned):
 		return []string{"whole blocks: `nvmf id-ns` shows the block size (lbaf … in use)"}
 	case is(initiator.ErrOutOfRange):

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -251,6 +252,7 @@ func TestConnectErrors(t *testing.T) {
 		{[]string{"id-ctrl", ram, "--tos", "256"}, exitUsage, []string{"at most 255"}},
 		{[]string{"id-ctrl", ram, "-I", "5"}, exitUsage, []string{"--hostid"}},
 		{[]string{"id-ctrl", ram, "-s", "0"}, exitUsage, []string{"port"}},
+		{[]string{"id-ctrl", ram, "-q", "nqn.2026-11.io.nvmf:me"}, exitUsage, []string{"needs a host ID", "try: -q and -I"}},
 		{[]string{"get-feature", ram, "-f", "256"}, exitUsage, []string{"at most 255"}},
 		{[]string{"get-log", ram, "--log-id", "1", "-l", "3"}, exitUsage, []string{"multiple of 4"}},
 		{[]string{"get-log", ram}, exitUsage, []string{"log-id"}},
@@ -286,6 +288,18 @@ func TestUsage(t *testing.T) {
 	r.contains(r.nvmf(), "EXIT CODES")
 	r.contains(r.nvmf("read", "--help"), "--start-block", "Connection", "--traddr value, -a value")
 	r.contains(r.nvmf("version"), "nvmf ")
+}
+
+// Shells complete verbs and options. Package cli looks at os.Args for that.
+func TestCompletion(t *testing.T) {
+	r := newRig(t)
+	before := os.Args
+	defer func() { os.Args = before }()
+	for line, want := range map[string]string{"": "id-ctrl", "read --sta": "--start-block"} {
+		args := append(strings.Fields(line), completion)
+		os.Args = append([]string{"nvmf"}, args...)
+		r.contains(r.nvmf(args...), want)
+	}
 }
 
 func TestArrange(t *testing.T) {
@@ -371,7 +385,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{errors.New("x"), exitFail}, {usagef("x"), exitUsage}, {status, exitStatus},
 		{errors.Join(errors.New("x"), status), exitStatus}, {initiator.ErrMiscompare, exitData}, {errData, exitData},
-		{&initiator.ConnectError{Err: status}, exitConnect}, {fabric.ErrNoDevice, exitConnect}, {initiator.ErrControllerLost, exitLost},
+		{&initiator.ConnectError{Err: status}, exitConnect}, {addressError(&net.DNSError{}), exitConnect}, {addressError(errors.New("x")), exitUsage}, {fabric.ErrNoDevice, exitConnect}, {initiator.ErrControllerLost, exitLost},
 		{initiator.ErrTimeout, exitLost}, {initiator.ErrNoNamespace, exitStatus}, {os.ErrNotExist, exitFail},
 	} {
 		if got := exitCode(c.err); got != c.code {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -54,7 +55,7 @@ func (w *world) aim(c *cli.Context, name, provider string) (*session, error) {
 		return nil, err
 	}
 	if s.cfg.Addr, err = initiator.ParseAddr(s.ctx, d.traddr, d.trsvcid); err != nil {
-		return nil, usageError{err}
+		return nil, addressError(err)
 	}
 	s.dev.trsvcid = fmt.Sprint(s.cfg.Addr.Port())
 	if provider == "" {
@@ -67,6 +68,15 @@ func (w *world) aim(c *cli.Context, name, provider string) (*session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// addressError tells an address that is none from a name that nobody knows.
+func addressError(err error) error {
+	var dns *net.DNSError
+	if errors.As(err, &dns) {
+		return err
+	}
+	return usageError{err}
 }
 
 // open connects to the controller that the command line names; name is the

@@ -79,7 +79,7 @@ var warningBits = []bit{
 	choice(1, 1, "temperature", "well", "beyond a threshold"), choice(0, 0, "spare capacity", "well", "below the threshold"),
 }
 
-// ErrorLog shows the entries of log page 01h, those too that are not used.
+// ErrorLog shows entries of log page 01h; raw is all of the page that was read.
 func ErrorLog(entries []nvme.ErrorEntry, raw []byte, o Options) *Doc {
 	list := []Object{}
 	for i := range entries {
