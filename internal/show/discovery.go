@@ -24,14 +24,21 @@ func Discovery(genctr uint64, entries []nvme.DiscoveryEntry) *Doc {
 		for i := range entries {
 			fmt.Fprintf(w, "=====Discovery Log Entry %d======\n", i)
 			for _, f := range entryFields(&entries[i]) {
-				width := 8
-				if strings.HasPrefix(f.name, "rdma_") {
-					width = 12
-				}
-				fmt.Fprintf(w, "%-*s %s\n", width, f.name+":", f.text)
+				fmt.Fprintf(w, "%-*s %s\n", entryWidth(f.name), f.name+":", f.text)
 			}
 		}
 	}}
+}
+
+// entryWidth is the width of a field's name as nvme-cli aligns it.
+func entryWidth(name string) int {
+	switch {
+	case name == "rdma_pkey":
+		return 0
+	case strings.HasPrefix(name, "rdma_"):
+		return 12
+	}
+	return 8
 }
 
 func entryFields(e *nvme.DiscoveryEntry) fields {
