@@ -185,7 +185,7 @@ func (e *engine) flush() {
 
 // run lets one QP send, and flushes it when it has failed.
 func (e *engine) run(q *queuePair) {
-	for n := 0; !q.blocked && !q.deaf && q.State() == fabric.QPReadyToSend; n++ {
+	for n := 0; !q.blocked && q.broken == 0 && q.State() == fabric.QPReadyToSend; n++ {
 		if n == sendBurst {
 			e.activate(q)
 			break
@@ -210,8 +210,8 @@ func (e *engine) write(q *queuePair) {
 	case unix.EAGAIN:
 		n = 0
 	default:
-		// Why is told by what is to be read: a Terminate perhaps.
-		q.deaf = true
+		// What is to be read may tell more: a Terminate perhaps.
+		q.broken = errno
 		e.heat(q)
 		return
 	}
@@ -247,7 +247,7 @@ func (e *engine) hangUp(q *queuePair) {
 	if q.fd < 0 {
 		return
 	}
-	if !q.deaf {
+	if q.broken == 0 {
 		e.batch.Reset()
 		if q.Last(e.batch); e.batch.Bytes > 0 {
 			_, _ = e.send(q.fd) // what is not taken now is lost

@@ -31,7 +31,7 @@ type listener struct {
 
 	mu       sync.Mutex
 	closed   bool
-	devices  map[netip.Addr]*device // a reference each
+	devices  map[netip.Addr]*device // a reference each; by address with zone
 	greeting []*net.TCPConn         // in the order they came
 }
 
@@ -55,8 +55,8 @@ func (p *Provider) listen(ctx context.Context, addr netip.AddrPort, cfg fabric.L
 		if err != nil {
 			return nil, err
 		}
-		l.devices[d.addr] = d
 		ip = ip.WithZone(d.zone)
+		l.devices[ip] = d
 	} else if err := p.alive(); err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func (l *listener) offer(r *request) bool {
 		return false
 	}
 	var err error
-	if r.dev, err = l.device(r.local.Addr()); err != nil {
+	if r.dev, err = l.device(r.tcp.LocalAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()); err != nil {
 		return false
 	}
 	select {

@@ -63,8 +63,8 @@ type Options struct {
 	// four times that. 0 means 10 s, a negative value never probes.
 	KeepAlive time.Duration
 	// SendTimeout is how long a peer may acknowledge nothing of what was sent
-	// to it (TCP_USER_TIMEOUT). 0 means 30 s, a negative value leaves it to the
-	// system.
+	// to it, or have no room for it (TCP_USER_TIMEOUT). 0 means 60 s, a negative
+	// value leaves it to the system.
 	SendTimeout time.Duration
 	// DSCP is the class (0 to 63) of connections that ask for none.
 	DSCP uint8
@@ -96,7 +96,7 @@ func (o *Options) setDefaults() error {
 	def(&o.RequestTimeout, 10*time.Second)
 	def(&o.ReplyTimeout, 5*time.Second)
 	def(&o.KeepAlive, 10*time.Second)
-	def(&o.SendTimeout, 30*time.Second)
+	def(&o.SendTimeout, time.Minute)
 	return nil
 }
 

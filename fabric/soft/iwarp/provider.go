@@ -40,7 +40,7 @@ type Provider struct {
 	linger lingerers
 
 	mu      sync.Mutex
-	devices map[netip.Addr]*device
+	devices map[netip.Addr]*device // by address with zone
 	closed  bool
 }
 
@@ -119,14 +119,14 @@ func (p *Provider) open(a host.Addr) (*device, error) {
 	if p.closed {
 		return nil, opError("open", a.Name(Name), net.ErrClosed)
 	}
-	if d := p.devices[a.Plain()]; d != nil && d.Acquire() {
+	if d := p.devices[a.IP]; d != nil && d.Acquire() {
 		return d, nil
 	}
 	d, err := openDevice(p, a)
 	if err != nil {
 		return nil, err
 	}
-	p.devices[a.Plain()] = d
+	p.devices[a.IP] = d
 	return d, nil
 }
 
@@ -147,8 +147,8 @@ func (p *Provider) openAddr(ip netip.Addr) (*device, error) {
 func (p *Provider) forget(d *device) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.devices[d.addr] == d {
-		delete(p.devices, d.addr)
+	if at := d.addr.WithZone(d.zone); p.devices[at] == d {
+		delete(p.devices, at)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/fabrictest"
+	"github.com/nvmf-go/nvmf/fabric/soft/host"
 	"github.com/nvmf-go/nvmf/fabric/soft/mpa"
 )
 
@@ -293,6 +294,50 @@ func TestWildcardListener(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Link-local addresses need their zone, in every place. Loopback has none: this
+// is for a network namespace with a veth pair.
+func TestLinkLocal(t *testing.T) {
+	list, err := host.Addrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var local []host.Addr
+	for _, a := range list {
+		if a.IP.Is6() && a.IP.IsLinkLocalUnicast() && a.Up {
+			local = append(local, a)
+		}
+	}
+	if len(local) < 2 {
+		t.Skip("there are no two interfaces with link-local addresses")
+	}
+	p := newProvider(t, Options{})
+	for _, a := range local {
+		e := newEnd(t, p, a.IP)
+		l, err := p.Listen(context.Background(), netip.AddrPortFrom(a.IP, 0), fabric.ListenConfig{})
+		e.must(err)
+		done := make(chan error, 1)
+		go func() {
+			r, err := l.Accept(context.Background())
+			if err == nil {
+				if r.Device().Name() != e.dev.Name() || r.LocalAddr() != l.Addr() || r.RemoteAddr().Addr() != a.Plain() {
+					t.Errorf("request to %v on %s from %v", r.LocalAddr(), r.Device().Name(), r.RemoteAddr())
+				}
+				err = r.Reject(nil)
+			}
+			done <- err
+		}()
+		_, err = e.dev.Dial(context.Background(), netip.AddrPort{}, l.Addr(), e.config())
+		var r *fabric.RejectError
+		if !errors.As(err, &r) {
+			t.Errorf("%v: %v", a.IP, err)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		<-done
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/soft/core"
 	"github.com/nvmf-go/nvmf/fabric/soft/rdmap"
@@ -60,16 +62,16 @@ type queuePair struct {
 	conn *conn
 
 	// Owner, once the engine has adopted it.
-	fd      int    // -1: there is no socket, or none any more
-	slot    int    // in engine.slots
-	hot     int    // in engine.hot, or -1: the engine's epoll waits for it
-	idle    int    // times the socket had nothing, since it had something
-	armed   uint32 // what epoll waits for
-	active  bool   // in engine.active
-	blocked bool   // the socket's buffer is full
-	deaf    bool   // the socket takes nothing any more
-	ended   bool   // nor gives anything
-	bulk    bool   // large payloads come: the rest is read in small pieces
+	fd      int        // -1: there is no socket, or none any more
+	slot    int        // in engine.slots
+	hot     int        // in engine.hot, or -1: the engine's epoll waits for it
+	idle    int        // times the socket had nothing, since it had something
+	armed   uint32     // what epoll waits for
+	active  bool       // in engine.active
+	blocked bool       // the socket's buffer is full
+	broken  unix.Errno // why the socket takes nothing any more
+	ended   bool       // nor gives anything
+	bulk    bool       // large payloads come: the rest is read in small pieces
 }
 
 // newQP makes the QP of an end of a connection.

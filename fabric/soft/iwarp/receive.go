@@ -131,9 +131,9 @@ func (e *engine) readOnce(q *queuePair) (got int, full bool) {
 	e.calls++
 	n, errno := recvVec(q.fd, iovs)
 	switch {
-	case errno == unix.EAGAIN && q.deaf:
+	case (errno == unix.EAGAIN || errno == 0 && n == 0) && q.broken != 0:
 		q.ended = true
-		q.Lost(lost(unix.EPIPE))
+		q.Lost(lost(q.broken))
 	case errno == unix.EAGAIN:
 		e.calls--
 		e.vain++

@@ -30,7 +30,7 @@ type Config struct {
 
 // Stats count what went on between the two ends. One goroutine owns them.
 type Stats struct {
-	Sent       uint64 // FPDUs whose last byte the socket took, or more
+	Sent       uint64 // FPDUs, of messages that were sent to their end
 	Received   uint64 // FPDUs
 	BadCRC     uint64
 	Terminates uint64 // sent
@@ -125,6 +125,7 @@ func (q *QP) Flush() {
 	q.tx.clear(q)
 	q.rx.clear(q)
 	q.QP.Flush()
+	q.tx.pos = q.Sends().Next()
 }
 
 // terminate ends the QP for what the peer did, and has the peer told. The

@@ -47,7 +47,8 @@ type message struct {
 // maxMessages is how many messages are under way to the socket at a time.
 const maxMessages = 32
 
-// core.Send.Aux of a WR that has been begun.
+// auxDone is core.Send.Aux of a WR that only waits for those before it; 0 is
+// that of one that was begun.
 const auxDone = 1
 
 // sender turns WRs and answers into messages and those into bytes.
@@ -67,9 +68,9 @@ type sender struct {
 
 	pos     uint32 // the next WR to become a message
 	msn     [mpa.QueueAtomicResponse + 1]uint32
-	stopped bool          // the WR at pos has failed with status, once its turn comes
-	status  fabric.Status //
-	turn    bool          // the last message was an answer
+	stopped bool // the WR at pos fails, once its turn comes
+	status  fabric.Status
+	turn    bool // the last message was an answer
 
 	termData [mpa.MaxTerminate]byte
 	term     int // its length; 0: there is none to send

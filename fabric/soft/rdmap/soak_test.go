@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	soakSlots = 16
-	soakSize  = 16 << 10
+	soakSlots = 8
+	soakSize  = 8 << 10
 )
 
 // soaker posts random WRs at one end, each on a slot of memory of its own, and

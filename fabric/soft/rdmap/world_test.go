@@ -45,7 +45,7 @@ type world struct {
 	piece int
 }
 
-const memSize = 1 << 20
+const memSize = 1 << 18
 
 var testLimits = fabric.Limits{
 	MaxQPDepth: 1024, MaxCQDepth: 8192, MaxSRQ: 10, MaxSRQDepth: 1024, MaxSGE: 8, MaxReadSGE: 8, MaxInline: 256, MaxMessage: 1 << 30,
