@@ -203,7 +203,7 @@ func TestQueueOutlivesController(t *testing.T) {
 // Queues taken and given back while the controller is closed.
 func TestQueueRacesClose(t *testing.T) {
 	r := newRig(t, rigOptions{})
-	for i := range 40 {
+	for i := range 20 {
 		c, err := Connect(r.ctx, r.hosts, r.config())
 		r.must(err)
 		n := r.namespace(c, memNS)

@@ -78,8 +78,7 @@ type Config struct {
 	Subsystem nvme.NQN
 
 	// HostNQN and HostID are who we are. Default: HostIdentity. With only one
-	// of them given the other must follow from it: a HostNQN of the UUID form
-	// and its UUID.
+	// of them given the other follows from it, for a HostNQN of the UUID form.
 	HostNQN nvme.NQN
 	HostID  nvme.HostID
 
@@ -218,6 +217,9 @@ func (c Config) withDefaults() (Config, error) {
 		c.Log.SetLevel(logrus.PanicLevel)
 	}
 	err := c.identify()
+	if err == nil && !matching(c.HostNQN, c.HostID) {
+		c.Log.Warnf("initiator: the host ID %v is not the UUID in the host NQN %s: some targets take exception to that", c.HostID, c.HostNQN)
+	}
 	return c, errors.Join(c.check(), err)
 }
 

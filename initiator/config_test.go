@@ -47,6 +47,7 @@ func TestConfigDefaults(t *testing.T) {
 		{"host ID of the NQN", func(*Config) {}, func(c *Config) bool { return c.HostID.String() == uuidText }},
 		{"NQN of the host ID", func(c *Config) { c.HostNQN, c.HostID = "", nvme.HostID{1} },
 			func(c *Config) bool { return c.HostNQN == nvme.UUIDNQN(nvme.UUID{1}) }},
+		{"both, apart", func(c *Config) { c.HostID = nvme.HostID{9} }, func(c *Config) bool { return c.HostNQN == hostNQN && c.HostID == nvme.HostID{9} }},
 		{"replay delay", func(*Config) {}, func(c *Config) bool {
 			return c.replayDelay(false) == DefaultKeepAlive && c.replayDelay(true) == 2*DefaultKeepAlive
 		}},
@@ -85,7 +86,6 @@ func TestConfigMistakes(t *testing.T) {
 		{func(c *Config) { c.IOTimeout = -1 }, "IOTimeout"},
 		{func(c *Config) { c.ConnectTimeout = -1 }, "ConnectTimeout"},
 		{func(c *Config) { c.ReconnectDelay, c.MaxReconnectDelay = 2, 1 }, "MaxReconnectDelay"},
-		{func(c *Config) { c.HostID = nvme.HostID{9} }, "do not go together"},
 		{func(c *Config) { c.HostNQN = "nqn.2014-08.org.example:me" }, "needs a host ID"},
 		{func(c *Config) { c.HostNQN = nvme.NQN(strings.Repeat("x", 300)) }, "host NQN"},
 	} {
@@ -133,7 +133,7 @@ func TestIdentityFiles(t *testing.T) {
 		{"another form of NQN", "nqn.2026-01.org.example:me", otherUUID, "nqn.2026-01.org.example:me", nil},
 		{"none", "-", "-", "", os.ErrNotExist},
 		{"empty", "", "\n", "", os.ErrNotExist},
-		{"an ID of another", uuidNQN, otherUUID, "", ErrIdentity},
+		{"an ID of another", uuidNQN, otherUUID, uuidNQN, nil},
 		{"another form without ID", "nqn.2026-01.org.example:me", "-", "", ErrIdentity},
 		{"no NQN", "something", uuidText, "", nil},
 		{"no ID", uuidNQN, "42", "", nil},
@@ -193,27 +193,49 @@ func TestIdentityMadeOnce(t *testing.T) {
 	}
 }
 
-// Without files of the system a user's own are made, where XDG has them.
-func TestHostIdentityOfUser(t *testing.T) {
-	if _, _, err := readIdentity(systemDir); !errors.Is(err, os.ErrNotExist) {
-		t.Skipf("this system has an identity: %v", err)
+// The system's files come first, as they are; without them a user's own are
+// made, where XDG has them, and must agree.
+func TestHostIdentity(t *testing.T) {
+	system, user := t.TempDir(), t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", user)
+	write := func(dir, name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	dir := t.TempDir()
-	t.Setenv("XDG_CONFIG_HOME", dir)
-	nqn, id, err := HostIdentity()
+	nqn, id, err := hostIdentity(system)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, idAgain, err := HostIdentity()
-	if err != nil || again != nqn || idAgain != id {
+	again, idAgain, err := hostIdentity(system)
+	if err != nil || again != nqn || idAgain != id || !matching(nqn, id) {
 		t.Errorf("%s, %v, then %s, %v, %v", nqn, id, again, idAgain, err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "nvmf", nqnFile)); err != nil {
+	own := filepath.Join(user, "nvmf")
+	if _, err := os.Stat(filepath.Join(own, nqnFile)); err != nil {
 		t.Error(err)
 	}
+	if err := os.Chmod(filepath.Join(own, idFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write(own, idFile, otherUUID)
+	if _, _, err := hostIdentity(system); !errors.Is(err, ErrIdentity) {
+		t.Errorf("a user's files that contradict each other: %v", err)
+	}
+	write(system, nqnFile, string(hostNQN))
+	write(system, idFile, otherUUID)
+	if nqn, id, err = hostIdentity(system); err != nil || nqn != hostNQN || id.String() != otherUUID {
+		t.Errorf("the system's files: %s, %v, %v", nqn, id, err)
+	}
+	log := &logBuffer{}
 	c := goodConfig()
-	c.HostNQN = ""
-	if full, err := c.withDefaults(); err != nil || full.HostNQN != nqn || full.HostID != id {
-		t.Errorf("%+v, %v", full, err)
+	c.HostID, c.Log = id, log.logger()
+	if _, err := c.withDefaults(); err != nil || !log.has("is not the UUID in the host NQN") {
+		t.Errorf("%v, or nobody was told", err)
+	}
+	write(system, idFile, "junk")
+	if _, _, err := hostIdentity(system); err == nil || !strings.Contains(err.Error(), idFile) {
+		t.Errorf("junk in a file of the system: %v", err)
 	}
 }

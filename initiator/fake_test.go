@@ -162,7 +162,7 @@ func (f *fake) must(err error) {
 func (f *fake) config(change ...func(*Config)) Config {
 	cfg := Config{
 		Addr: f.addr, Subsystem: fakeSubsys, HostNQN: hostNQN, IOQueues: 1, QueueDepth: 16, Log: f.log.logger(),
-		ConnectTimeout: 200 * time.Millisecond, ReconnectDelay: time.Millisecond, MaxReconnectDelay: 5 * time.Millisecond,
+		ConnectTimeout: 200 * time.Millisecond, ReconnectDelay: 10 * time.Millisecond, MaxReconnectDelay: 200 * time.Millisecond,
 		ReadyTimeout: 100 * time.Millisecond, ShutdownTimeout: 100 * time.Millisecond, ReplayDelay: -1,
 		AdminTimeout: 2 * time.Second, IOTimeout: 2 * time.Second, Spin: -1,
 	}

@@ -25,20 +25,28 @@ const (
 // $XDG_CONFIG_HOME or ~/.config), which are made at the first call.
 //
 // Targets take a host for one host by the pair: a name with two IDs, or an ID
-// with two names, is refused by some and breaks reservations on others. So the
-// two must go together: when the name has the UUID form, the ID is that UUID.
-// A file that contradicts the other is an error; Config.HostNQN and
-// Config.HostID, both given, overrule the files.
-func HostIdentity() (nvme.NQN, nvme.HostID, error) {
-	nqn, id, err := readIdentity(systemDir)
+// with two names, is refused by some and breaks reservations on others. So what
+// is in /etc/nvme is taken as it is, for the kernel and nvme-cli use the same
+// pair, even when the ID is not the UUID in the name (Debian makes them apart).
+// When one half is missing it follows from the other, never from elsewhere. The
+// user's own files are one pair: that they contradict each other is an error.
+func HostIdentity() (nvme.NQN, nvme.HostID, error) { return hostIdentity(systemDir) }
+
+// hostIdentity is HostIdentity with the system's files elsewhere.
+func hostIdentity(system string) (nvme.NQN, nvme.HostID, error) {
+	nqn, id, err := readIdentity(system)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return nqn, id, err
 	}
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", nvme.HostID{}, fmt.Errorf("host identity: no files in %s, and %w", systemDir, err)
+		return "", nvme.HostID{}, fmt.Errorf("host identity: no files in %s, and %w", system, err)
 	}
-	return userIdentity(filepath.Join(dir, "nvmf"))
+	nqn, id, err = userIdentity(filepath.Join(dir, "nvmf"))
+	if err == nil && !matching(nqn, id) {
+		err = fmt.Errorf("host identity: %s: %w: the UUID in %s is not the ID %v", filepath.Join(dir, "nvmf"), ErrIdentity, nqn, id)
+	}
+	return nqn, id, err
 }
 
 // userIdentity reads the identity in dir, or makes it.
@@ -100,7 +108,7 @@ func firstLine(path string) (string, error) {
 // go together.
 var ErrIdentity = errors.New("host NQN and host ID do not go together")
 
-// completeIdentity fills in the half that is missing, and checks the pair.
+// completeIdentity fills in the half that is missing.
 func completeIdentity(nqn nvme.NQN, id nvme.HostID) (nvme.NQN, nvme.HostID, error) {
 	if nqn == "" {
 		return nvme.UUIDNQN(nvme.UUID(id)), id, nil
@@ -108,16 +116,20 @@ func completeIdentity(nqn nvme.NQN, id nvme.HostID) (nvme.NQN, nvme.HostID, erro
 	if err := nqn.Check(); err != nil {
 		return "", id, fmt.Errorf("host NQN %.64q: %w", string(nqn), err)
 	}
-	uuid, ok := nqn.UUID()
-	switch {
-	case id.IsZero() && !ok:
-		return "", id, fmt.Errorf("%w: %s needs a host ID beside it", ErrIdentity, nqn)
-	case id.IsZero():
-		return nqn, nvme.HostID(uuid), nil
-	case ok && nvme.HostID(uuid) != id:
-		return "", id, fmt.Errorf("%w: the UUID in %s is not the ID %v", ErrIdentity, nqn, id)
+	if !id.IsZero() {
+		return nqn, id, nil
 	}
-	return nqn, id, nil
+	uuid, ok := nqn.UUID()
+	if !ok {
+		return "", id, fmt.Errorf("%w: %s has no UUID and needs a host ID beside it", ErrIdentity, nqn)
+	}
+	return nqn, nvme.HostID(uuid), nil
+}
+
+// matching says whether the ID is the UUID in the name, if there is one.
+func matching(nqn nvme.NQN, id nvme.HostID) bool {
+	uuid, ok := nqn.UUID()
+	return !ok || nvme.HostID(uuid) == id
 }
 
 // makeIdentity makes a new identity in dir, unless another process is faster.
