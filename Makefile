@@ -4,7 +4,7 @@ BIN     := bin
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X github.com/nvmf-go/nvmf/internal/version.Version=$(VERSION)
 
-.PHONY: build deps demo test unit vet race lab lab-verbs soak bench lint clean
+.PHONY: build deps demo test unit vet race lab lab-verbs soak compare bench lint clean
 
 build: deps
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
@@ -54,6 +54,10 @@ soak: build lab-verbs
 lab-verbs: build
 	@scripts/deps lab
 	NVMF_NEED_RDMA=1 $(GO) test -count=1 -timeout 15m -exec "$(CURDIR)/lab/run exec --timeout 14m --" ./fabric/verbs
+
+# Both software RNICs side by side on this machine, one table.
+compare: build
+	@scripts/compare
 
 bench:
 	$(GO) test -run '^$$' -bench . -benchtime 200ms ./...
