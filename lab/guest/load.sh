@@ -22,7 +22,7 @@ fio_verify() {
 	shift 2
 	say "fio verify $name on $dev: $*"
 	if fio --output="$json" --output-format=json --name="$name" --filename="$dev" --ioengine=libaio --direct=1 \
-		--rw=randrw --rwmixread=50 --numjobs=4 --group_reporting --size=8m --offset_increment=8m \
+		--rw=randrw --rwmixread=50 --numjobs=4 --group_reporting --size=4m --offset_increment=8m \
 		--verify=crc32c --verify_fatal=1 --verify_state_save=0 --randrepeat=0 --invalidate=0 "$@" 2>"$OUT/fio-$name.err"; then
 		fio_json "$json" | jq -r '.jobs[0] | "ok: fio: \(.read.total_ios) reads of \(.read.io_kbytes) KiB, \(.write.total_ios) writes of \(.write.io_kbytes) KiB, errors \(.error)"'
 	else
