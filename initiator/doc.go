@@ -15,11 +15,12 @@
 // association: the controller with all its queues. The controller then connects
 // anew, again and again, until Config.CtrlLossTimeout.
 //
-// No call hangs. A command in flight is noticed to be lost after
-// Config.KeepAlive, or Config.IOTimeout when there is no keep alive; it is then
-// held for a new association, and fails with ErrPathLost when there has been
-// none for Config.FastIOFail. An I/O thus ends at most the sum of the two after
-// it began. Close ends everything at once.
+// No call hangs, unless it is told to by limits that are switched off. That a
+// target is gone is noticed within Config.KeepAlive, that it does not answer one
+// command after Config.IOTimeout. The command is then held, for at most
+// Config.FastIOFail while there is no association, and fails with ErrPathLost;
+// with an association it goes on, at the latest after Config.ReplayDelay. Close
+// ends everything at once.
 //
 // # What is replayed
 //
