@@ -105,7 +105,7 @@ func (c *control) read() bool {
 			}
 		}
 		if w := c.dev.p.weather; w != nil {
-			w.pass(b, 0, handle)
+			w.pass(c, b, 0, handle)
 			continue
 		}
 		handle(b, 0)

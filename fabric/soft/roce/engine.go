@@ -187,7 +187,7 @@ func (e *engine) receive(now time.Duration) int {
 			p := b[:min(segment, len(b))]
 			b = b[len(p):]
 			if w := e.dev.p.weather; w != nil {
-				w.pass(p, index, func(p []byte, index int) { e.packet(f, p, index, now) })
+				w.pass(e, p, index, func(p []byte, index int) { e.packet(f, p, index, now) })
 				continue
 			}
 			e.packet(f, p, index, now)

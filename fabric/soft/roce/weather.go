@@ -14,11 +14,14 @@ type weather struct {
 	mu    sync.Mutex
 	rng   *rand.Rand
 	later []latePacket
-	count struct{ packets, lost, repeated, delayed, flipped int }
+	count weatherCount
 }
 
-// latePacket comes when so many others have come.
+type weatherCount struct{ packets, lost, repeated, delayed, flipped int }
+
+// latePacket comes when so many others have come to the same receiver.
 type latePacket struct {
+	to    any
 	b     []byte
 	index int
 	wait  int
@@ -27,10 +30,17 @@ type latePacket struct {
 
 func newWeather(seed uint64) *weather { return &weather{rng: rand.New(rand.NewPCG(seed, 0))} }
 
-// pass hands a packet on, or not, or later.
-func (w *weather) pass(b []byte, index int, use func(b []byte, index int)) {
+// counts is what has happened so far.
+func (w *weather) counts() weatherCount {
 	w.mu.Lock()
-	n, due := w.fate(b, index, use)
+	defer w.mu.Unlock()
+	return w.count
+}
+
+// pass hands a packet on that came to a receiver, or not, or later.
+func (w *weather) pass(to any, b []byte, index int, use func(b []byte, index int)) {
+	w.mu.Lock()
+	n, due := w.fate(to, b, index, use)
 	w.mu.Unlock()
 	for range n {
 		use(b, index)
@@ -41,11 +51,14 @@ func (w *weather) pass(b []byte, index int, use func(b []byte, index int)) {
 }
 
 // fate decides how often a packet arrives now, and which of the late ones do.
-func (w *weather) fate(b []byte, index int, use func([]byte, int)) (n int, due []latePacket) {
+func (w *weather) fate(to any, b []byte, index int, use func([]byte, int)) (n int, due []latePacket) {
 	w.count.packets++
 	keep := w.later[:0]
 	for _, l := range w.later {
-		if l.wait--; l.wait <= 0 {
+		if l.to == to {
+			l.wait--
+		}
+		if l.wait <= 0 {
 			due = append(due, l)
 		} else {
 			keep = append(keep, l)
@@ -61,7 +74,7 @@ func (w *weather) fate(b []byte, index int, use func([]byte, int)) (n int, due [
 		return 2, due
 	case r < w.lose+w.twice+w.late:
 		w.count.delayed++
-		w.later = append(w.later, latePacket{append([]byte(nil), b...), index, 1 + w.rng.IntN(8), use})
+		w.later = append(w.later, latePacket{to, append([]byte(nil), b...), index, 1 + w.rng.IntN(8), use})
 		return 0, due
 	case r < w.lose+w.twice+w.late+w.flip:
 		w.count.flipped++

@@ -98,27 +98,29 @@ func TestWeather(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%v", kind, c.rate), func(t *testing.T) {
 				w := newWeather(1)
 				set(w)
-				x, y := weatherPair(t, w)
+				x, y := weatherPair(t, w, time.Millisecond)
 				exchange(t, x, y, c.ops, rand.New(rand.NewPCG(2, 2)))
-				if n := w.count; n.packets < 400 || n.lost+n.repeated+n.delayed+n.flipped < int(float64(n.packets)*c.rate/2) {
+				n := w.counts()
+				if n.packets < 400 || n.lost+n.repeated+n.delayed+n.flipped < int(float64(n.packets)*c.rate/2) {
 					t.Errorf("the weather was too good: %+v", n)
 				}
 				bad := x.qp.(*queuePair).e.rx.badCRC + y.qp.(*queuePair).e.rx.badCRC
 				// A flip of the congestion marks is no damage: 8 bits of each packet.
-				if n := uint64(w.count.flipped); bad < n*8/10 || bad > n {
-					t.Errorf("%d packets were damaged, %d were found out", n, bad)
+				if d := uint64(n.flipped); bad < d*8/10 || bad > d {
+					t.Errorf("%d packets were damaged, %d were found out", d, bad)
 				}
 			})
 		}
 	}
 }
 
-// weatherPair connects two ends in good weather, and then it begins.
-func weatherPair(t *testing.T, w *weather) (x, y *benchEnd) {
+// weatherPair connects two ends in good weather, and then it begins. What the
+// test waits for a lost packet at the end of others is minTimeout.
+func weatherPair(t *testing.T, w *weather, minTimeout time.Duration) (x, y *benchEnd) {
 	t.Helper()
 	lose, twice, late, flip := w.lose, w.twice, w.late, w.flip
 	w.lose, w.twice, w.late, w.flip = 0, 0, 0, 0
-	x, y = benchPair(t, Options{MinTimeout: time.Millisecond}, w)
+	x, y = benchPair(t, Options{MinTimeout: minTimeout}, w)
 	w.mu.Lock()
 	w.lose, w.twice, w.late, w.flip = lose, twice, late, flip
 	w.mu.Unlock()
@@ -153,7 +155,7 @@ func TestWeatherConnect(t *testing.T) {
 // the connection notices and sends them one by one.
 func TestWeatherSegmentation(t *testing.T) {
 	w := newWeather(1)
-	x, y := weatherPair(t, w)
+	x, y := weatherPair(t, w, 20*time.Millisecond)
 	w.mu.Lock()
 	w.first = true
 	w.mu.Unlock()
@@ -163,7 +165,7 @@ func TestWeatherSegmentation(t *testing.T) {
 			t.Errorf("still at it: %v", e.stats())
 		}
 	}
-	if n := w.count; n.lost > n.packets/4 {
+	if n := w.counts(); n.lost > n.packets/4 {
 		t.Errorf("%d of %d packets were lost before it was noticed", n.lost, n.packets)
 	}
 }
