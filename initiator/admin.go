@@ -45,7 +45,7 @@ func (c *Controller) run(ctx context.Context, cmd nvme.Command, data []byte, tim
 		r.discard(r)
 		return 0, c.lostError()
 	}
-	return finishData(ctx, r, 0, data)
+	return finishData(ctx, r, data)
 }
 
 // newDataRequest makes a request with a buffer of its own for data.
@@ -70,12 +70,12 @@ func newDataRequest(cmd nvme.Command, data []byte, timeout time.Duration) (*requ
 }
 
 // finishData waits for a request of newDataRequest and takes its data.
-func finishData(ctx context.Context, r *request, qid uint16, data []byte) (uint64, error) {
+func finishData(ctx context.Context, r *request, data []byte) (uint64, error) {
 	if err := r.wait(ctx); r.abandoned() {
 		return 0, err
 	}
 	defer r.discard(r)
-	if err := r.outcome(qid); err != nil {
+	if err := r.outcome(); err != nil {
 		return r.result, err
 	}
 	if r.n > 0 && direction(r.cmd())&nvme.DataToHost != 0 {
@@ -108,7 +108,7 @@ func (c *Controller) IOCommand(ctx context.Context, cmd nvme.Command, data []byt
 	}
 	r.route, r.changes, r.nsid = c.disp, changes, cmd.NSID()
 	c.disp.submit(r)
-	return finishData(ctx, r, 1, data)
+	return finishData(ctx, r, data)
 }
 
 func newCommand() nvme.Command { return make(nvme.Command, nvme.SQESize) }

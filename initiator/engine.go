@@ -181,7 +181,7 @@ func (e *engine) start(r *request) {
 func (e *engine) end(i uint16) {
 	s := &e.q.slots[i]
 	r := s.req
-	r.status, r.result, r.err = s.status, s.result, s.err
+	r.status, r.result, r.qid, r.err = s.status, s.result, e.q.qid, s.err
 	e.q.release(i)
 	e.settle(r)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/nvmf-go/nvmf/nvme"
 )
@@ -14,7 +15,7 @@ import (
 func (c *Controller) LogPage(ctx context.Context, nsid uint32, r nvme.LogRequest) ([]byte, error) {
 	const most = 64 << 20
 	if r.Length > most || r.Length%4 != 0 {
-		return nil, fmt.Errorf("log page %v: %d bytes: expected a multiple of 4, at most %d", r.LID, r.Length, most)
+		return nil, fmt.Errorf("%s: %d bytes: expected a multiple of 4, at most %d", logName(r.LID), r.Length, most)
 	}
 	data := make([]byte, r.Length)
 	piece := min(len(data), c.MaxTransfer())
@@ -28,7 +29,7 @@ func (c *Controller) LogPage(ctx context.Context, nsid uint32, r nvme.LogRequest
 		cmd := newCommand()
 		cmd.GetLogPage().Init(nsid, part)
 		if _, err := c.Admin(ctx, cmd, data[done:][:piece]); err != nil {
-			return nil, fmt.Errorf("log page %v: %w", r.LID, err)
+			return nil, fmt.Errorf("%s: %w", logName(r.LID), err)
 		}
 	}
 	return data, nil
@@ -133,4 +134,14 @@ func (a *association) anaLogSize() (int, error) {
 		return 0, fmt.Errorf("an ANA log of %d bytes (%d groups, %d namespaces): %w: %d", size, a.id.NANAGRPID, namespaces, ErrTooLarge, a.transfer)
 	}
 	return int(size+3) &^ 3, nil
+}
+
+// logName is how messages name a log page; one without a name says already what
+// it is.
+func logName(p nvme.LogPage) string {
+	name := p.String()
+	if strings.HasPrefix(name, "log page ") {
+		return name
+	}
+	return "log page " + name
 }

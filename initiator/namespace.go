@@ -316,6 +316,20 @@ func (n *Namespace) MaxTransfer() int {
 	return int(i.transfer) * i.block
 }
 
+// MaxDiscard is the number of bytes that one Dataset Management command may
+// deallocate, a multiple of the block size. Discard takes any number.
+func (n *Namespace) MaxDiscard() int64 {
+	i := n.info.Load()
+	return int64(i.discard) * int64(i.block)
+}
+
+// MaxWriteZeroes is the number of bytes that one Write Zeroes command may clear,
+// a multiple of the block size. WriteZeroes takes any number.
+func (n *Namespace) MaxWriteZeroes() int64 {
+	i := n.info.Load()
+	return int64(i.zeroes) * int64(i.block)
+}
+
 // Identity is Identify Namespace, and the namespace's identifiers, as last
 // heard.
 func (n *Namespace) Identity() (nvme.IdentifyNamespace, nvme.NSDescriptors) {

@@ -35,6 +35,7 @@ type request struct {
 
 	status nvme.Status
 	result uint64
+	qid    uint16 // of the queue that the status came from
 	err    error
 
 	// The dispatcher's.
@@ -90,16 +91,16 @@ func (r *request) wait(ctx context.Context) error {
 		}
 		<-r.done
 	}
-	return r.outcome(0)
+	return r.outcome()
 }
 
 // outcome is the request's end as an error.
-func (r *request) outcome(qid uint16) error {
+func (r *request) outcome() error {
 	switch {
 	case r.err != nil:
 		return r.err
 	case !r.status.OK():
-		return statusError(r.cmd(), qid, r.status, r.result)
+		return statusError(r.cmd(), r.qid, r.status, r.result)
 	}
 	return nil
 }

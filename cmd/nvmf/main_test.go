@@ -104,7 +104,7 @@ func TestShow(t *testing.T) {
 // A failed command is in the controller's error log.
 func TestErrorLog(t *testing.T) {
 	r := newRig(t)
-	if res := r.try("get-log", ram, "--log-id", "0xc7"); res.code != exitStatus || !strings.Contains(res.errOut, "try: `nvmf supported-log-pages`") {
+	if res := r.try("get-log", ram, "--log-id", "0xc7"); res.code != exitStatus || !strings.HasPrefix(res.errOut, "nvmf: log page 0xc7: Get Log Page: ") || !strings.Contains(res.errOut, "try: `nvmf supported-log-pages`") {
 		t.Errorf("%+v", res)
 	}
 	if out := r.nvmf("error-log", ram, "-e", "3"); !strings.Contains(out, "Error Log Entries") {
@@ -172,7 +172,7 @@ func TestReadWrite(t *testing.T) {
 		t.Error("what was read is not what was written")
 	}
 	r.nvmf("compare", ram, "-d", in, "--start-block=3")
-	if res := r.try("compare", ram, "-d", in); res.code != exitData {
+	if res := r.try("compare", ram, "-d", in); res.code != exitData || !strings.Contains(res.errOut, ": Compare: ") {
 		t.Errorf("a comparison at another place: %+v", res)
 	}
 	// The rest of the last block is zero, and one block is what is read unless more is asked for.
