@@ -140,5 +140,14 @@ func (l *log) advance(e *entry) {
 	}
 }
 
+// drop leaves a repetition at what it is. The memory may go once the READ was
+// answered: the peer has its data, often told so by a message that ends the key
+// (SEND with invalidate), and this is an old request that arrives late. A peer
+// that did lose the answer asks again until it gives up.
+func (l *log) drop(e *entry) {
+	e.at = e.to
+	l.owed--
+}
+
 // clear forgets what is owed.
 func (l *log) clear() { l.n, l.owed = 0, 0 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/soft/wire"
 )
 
 // statuses lists how the WRs of an end completed: id and status.
@@ -58,5 +59,23 @@ func TestReorderedInBatch(t *testing.T) {
 	// Three packets, a NAK for the last, the last again, an ACK.
 	if got := w.count; got != [2]int{4, 2} || b.qp.stats.NAKSent != 1 || a.qp.stats.Timeouts != 0 || len(a.wcs) != 1 {
 		t.Errorf("packets sent by each end: %v, %+v, %d completions", got, *b.qp.stats, len(a.wcs))
+	}
+}
+
+// A region that is closed while the first answer to a READ leaves it ends the
+// QP: the peer cannot have all of its data.
+func TestReadBrokenOff(t *testing.T) {
+	w := newWorld(t, defaultConfig())
+	a, b := w.ends[0], w.ends[1]
+	w.post(0, fabric.SendWR{ID: 1, Op: fabric.OpRead, RemoteAddr: b.mem.Addr(), RKey: b.mr.RKey(), Flags: fabric.FlagSignaled}, a.sge(0, 32<<10))
+	w.router = func(_ int, op wire.Opcode, _ int) []time.Duration {
+		if op == wire.OpReadRespFirst {
+			w.must(b.mr.Close())
+		}
+		return []time.Duration{w.delay}
+	}
+	w.run(time.Second)
+	if len(a.wcs) != 1 || a.wcs[0].Status != fabric.StatusRemoteAccess {
+		t.Errorf("the READ ended with %v", statuses(a))
 	}
 }

@@ -59,7 +59,11 @@ func (r *responder) putResponse(p *Packet, e *entry) bool {
 	if p.Size = int(min(uint64(e.length)-off, uint64(r.q.cfg.MTU))); p.Size > 0 {
 		// Looked up for each packet: the key may have died meanwhile.
 		b, f := r.q.CheckRemote(e.rkey, e.va+off, uint32(p.Size), fabric.AccessRemoteRead)
-		if f != core.FaultNone {
+		switch {
+		case f != core.FaultNone && e.answered:
+			r.log.drop(e)
+			return r.next(p)
+		case f != core.FaultNone:
 			return r.breakOff(p, e, f)
 		}
 		p.Data = append(p.Data, b)
