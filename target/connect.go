@@ -196,6 +196,7 @@ func (c *Controller) addQueue(q *Queue, cmd nvme.ConnectCommand) *connectError {
 	}
 	q.become(queueIO, c, cmd)
 	c.queues[id] = q
+	c.live++
 	return nil
 }
 

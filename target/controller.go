@@ -40,7 +40,7 @@ type Controller struct {
 
 	// Atomic: the I/O path loads them.
 
-	ready        atomic.Bool // CSTS.RDY, and neither shut down nor failed
+	ready        atomic.Bool // commands are taken: CSTS.RDY, and no reset, shutdown or failure
 	ending       atomic.Bool // every queue is being disconnected
 	writeThrough atomic.Bool // the host has switched the write cache off
 
@@ -58,7 +58,9 @@ type Controller struct {
 	kato     time.Duration // 0: no keep alive
 	deadline int64         // Target.now when to look whether kato has expired; 0: never
 	queues   map[uint16]*Queue
-	granted  int // I/O queues: result of feature 07h
+	live     int       // I/O queues, those that were disconnected included until their last command is home
+	pending  quiescing // what CSTS will tell when live is 0
+	granted  int       // I/O queues: result of feature 07h
 	features featureValues
 	events   eventState
 	errors   errorLog
@@ -177,6 +179,14 @@ func (c *Controller) dropQueue(q *Queue) {
 	if c.queues[q.id] == q {
 		delete(c.queues, q.id)
 	}
+}
+
+// queueHome is the end of an I/O queue: nothing of it is in a backend any more.
+func (c *Controller) queueHome() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.live--
+	c.settleLocked()
 }
 
 // dropQueues disconnects the I/O queues of a controller that goes on.

@@ -77,47 +77,89 @@ func executePropertySet(q *Queue, r *Request) {
 	q.finish(r, nvme.Success)
 }
 
+// quiescing is what a controller does whose I/O queues are ending.
+type quiescing uint8
+
+const (
+	notQuiescing quiescing = iota
+	resetting              // CSTS.RDY becomes 0
+	shuttingDown           // CSTS.SHST becomes 10b
+)
+
 // configure is a write of CC.
 //
-//	disabled -EN 1-> ready -SHN-> shut down -EN 0-> disabled
-//	         -bad-> failed        ready     -EN 0-> disabled (reset)
+//	disabled -EN 1-> ready -SHN-> shutting down -> shut down -EN 0-> resetting
+//	         -bad-> failed        ready -EN 0-> resetting -> disabled
 //
-// A shutdown is complete at once: what a Flush has acknowledged is on the
-// medium, and the subsystem goes on for its other hosts.
+// A reset and a shutdown end the I/O queues, and both are complete (CSTS.RDY,
+// CSTS.SHST) when the last command of those has left its backend: a write that
+// lands later than the host was told could meet what the host does next. A
+// shutdown flushes nothing: what a Flush has acknowledged is on the medium, and
+// the subsystem goes on for its other hosts.
 func (c *Controller) configure(cc nvme.Configuration) {
 	c.mu.Lock()
 	was := c.cc
 	c.cc = cc
-	reset := false
-	switch {
-	case cc.EN() && !was.EN():
+	var ended error
+	if reset := !cc.EN() && was.EN(); reset {
+		c.resetLocked()
+		ended = ErrReset
+	} else if cc.EN() && !was.EN() {
 		c.enableLocked()
-	case !cc.EN() && was.EN():
-		c.csts = c.csts.WithRDY(false).WithCFS(false).WithSHST(nvme.ShutdownNotRequested)
-		c.features.reset()
-		c.granted = c.target.cfg.MaxQueues
-		c.writeThrough.Store(false)
-		c.events = eventState{}
-		reset = true
 	}
-	switch {
-	case cc.SHN() != nvme.ShutdownNone && was.SHN() == nvme.ShutdownNone:
+	switch asked, before := cc.SHN() != nvme.ShutdownNone, was.SHN() != nvme.ShutdownNone; {
+	case asked && !before && ended == nil:
+		c.csts, c.pending = c.csts.WithSHST(nvme.ShutdownOccurring), shuttingDown
+		ended = ErrShutdown
+	case asked && !before: // with a reset, which does all of it
 		c.csts = c.csts.WithSHST(nvme.ShutdownComplete)
-	case cc.SHN() == nvme.ShutdownNone && was.SHN() != nvme.ShutdownNone && !cc.EN():
+	case !asked && before && !cc.EN():
 		c.csts = c.csts.WithSHST(nvme.ShutdownNotRequested)
 	}
 	s := c.csts
-	c.ready.Store(s.RDY() && !s.CFS() && s.SHST() == nvme.ShutdownNotRequested && !c.ending.Load())
+	c.ready.Store(s.RDY() && !s.CFS() && s.SHST() == nvme.ShutdownNotRequested && c.pending == notQuiescing && !c.ending.Load())
 	c.mu.Unlock()
-	if reset {
-		c.dropQueues(ErrReset)
+	if ended == nil {
+		return
+	}
+	c.dropQueues(ended)
+	if ended == ErrReset {
 		c.abortEvents(nvme.AbortedSQDeletion)
 	}
+	c.mu.Lock()
+	c.settleLocked()
+	c.mu.Unlock()
+}
+
+// resetLocked forgets what a reset forgets. Controller.mu is held.
+func (c *Controller) resetLocked() {
+	c.csts = c.csts.WithCFS(false).WithSHST(nvme.ShutdownNotRequested)
+	c.pending = resetting
+	c.features.reset()
+	c.granted = c.target.cfg.MaxQueues
+	c.writeThrough.Store(false)
+	c.events = eventState{}
+}
+
+// settleLocked completes a reset or shutdown once the I/O queues have ended.
+// Controller.mu is held.
+func (c *Controller) settleLocked() {
+	if c.live > 0 {
+		return
+	}
+	switch c.pending {
+	case resetting:
+		c.csts = c.csts.WithRDY(false)
+	case shuttingDown:
+		c.csts = c.csts.WithSHST(nvme.ShutdownComplete)
+	}
+	c.pending = notQuiescing
 }
 
 // enableLocked makes the controller ready, or failed when the host has chosen
 // what there is not. Controller.mu is held.
 func (c *Controller) enableLocked() {
+	c.pending = notQuiescing // a host that did not wait for the end of a reset does without it
 	if why := c.misconfigured(); why != "" {
 		c.csts = c.csts.WithCFS(true)
 		c.target.log.peer(logrus.WarnLevel, c.who(), "controller %d cannot be enabled: %s (CC %#x)", c.id, why, uint32(c.cc))

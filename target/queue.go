@@ -254,6 +254,9 @@ func (q *Queue) Close(reason error) {
 func (q *Queue) leave() {
 	if _, in := q.group.queues[q]; in && q.state == queueClosed && q.executing == 0 {
 		q.group.foldQueue(q)
+		if q.ctrl != nil && q != q.ctrl.admin {
+			q.ctrl.queueHome()
+		}
 	}
 }
 

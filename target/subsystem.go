@@ -19,6 +19,7 @@ var (
 	ErrKeepAlive     = errors.New("keep alive timeout")
 	ErrAdminClosed   = errors.New("the admin queue was closed")
 	ErrReset         = errors.New("the controller was reset")
+	ErrShutdown      = errors.New("the host has shut the controller down")
 	ErrNoConnect     = errors.New("no Connect command arrived in time")
 	ErrClosed        = errors.New("the target is closing")
 

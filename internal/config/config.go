@@ -50,7 +50,7 @@ type Admin struct {
 type RDMA struct {
 	InCapsule      Size   `yaml:"in_capsule"`      // data in a command capsule: 0 to 16KiB in steps of 16; default 4KiB
 	QueueDepth     int    `yaml:"queue_depth"`     // entries of an I/O queue: 2 to 1024; default 128
-	MaxTransfer    Size   `yaml:"max_transfer"`    // largest transfer of a command (MDTS): a power of two, 4KiB to 4MiB; default 1MiB
+	MaxTransfer    Size   `yaml:"max_transfer"`    // largest transfer of a command (MDTS): a power of two, 8KiB to 4MiB; default 1MiB
 	MaxQueues      int    `yaml:"max_queues"`      // I/O queues of a controller: 1 to 1024; default 64
 	MaxConnections int    `yaml:"max_connections"` // queues of all hosts together; default 4096
 	MaxReads       int    `yaml:"max_reads"`       // RDMA READs in flight on a queue: 1 to 128; default 16

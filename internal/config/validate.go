@@ -63,7 +63,7 @@ func (r RDMA) validate(d *decoder) {
 		d.bad("rdma.in_capsule", r.InCapsule.String(), "expected a multiple of 16 bytes, the unit of IOCCSZ")
 	}
 	d.within("rdma.queue_depth", r.QueueDepth, 2, 1024)
-	d.size("rdma.max_transfer", r.MaxTransfer, 4<<10, 4<<20)
+	d.size("rdma.max_transfer", r.MaxTransfer, 8<<10, 4<<20)
 	if r.MaxTransfer > 0 && r.MaxTransfer&(r.MaxTransfer-1) != 0 {
 		d.bad("rdma.max_transfer", r.MaxTransfer.String(), "expected a power of two, as MDTS can say")
 	}

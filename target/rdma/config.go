@@ -93,7 +93,7 @@ type Config struct {
 	// to 1024; default 32.
 	MaxQueueDepth, AdminDepth int
 	// MaxTransfer is the most bytes one command moves (MDTS): a power of two,
-	// 4 KiB to 4 MiB; default 1 MiB.
+	// 8 KiB (MDTS 1; 0 would mean no limit) to 4 MiB; default 1 MiB.
 	MaxTransfer int
 	// MaxSGL is the most keyed descriptors of one command (MSDBD), 1 to 16;
 	// default 16.
@@ -190,7 +190,7 @@ func (c *Config) validate() error {
 		{"InCapsule", c.InCapsule, 0, maxInCapsule},
 		{"MaxQueueDepth", c.MaxQueueDepth, 2, maxDepth},
 		{"AdminDepth", c.AdminDepth, 2, maxDepth},
-		{"MaxTransfer", c.MaxTransfer, pageSize, maxTransfer},
+		{"MaxTransfer", c.MaxTransfer, 2 * pageSize, maxTransfer},
 		{"MaxSGL", c.MaxSGL, 1, maxSGL},
 		{"MaxReads", c.MaxReads, 1, maxReads},
 		{"MaxQueues", c.MaxQueues, 1, 65535},
