@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
-	"github.com/nvmf-go/nvmf/fabric/soft/wire"
 )
 
 // statuses lists how the WRs of an end completed: id and status.
@@ -68,12 +67,19 @@ func TestReadBrokenOff(t *testing.T) {
 	w := newWorld(t, defaultConfig())
 	a, b := w.ends[0], w.ends[1]
 	w.post(0, fabric.SendWR{ID: 1, Op: fabric.OpRead, RemoteAddr: b.mem.Addr(), RKey: b.mr.RKey(), Flags: fabric.FlagSignaled}, a.sge(0, 32<<10))
-	w.router = func(_ int, op wire.Opcode, _ int) []time.Duration {
-		if op == wire.OpReadRespFirst {
-			w.must(b.mr.Close())
+	move := func(from int) { // one packet
+		t.Helper()
+		if e := w.ends[from]; !e.qp.Next(&e.pkt, w.now, true) {
+			t.Fatal("no packet")
 		}
-		return []time.Duration{w.delay}
+		w.launch(from, w.ends[from])
+		w.now += w.delay
+		w.deliver()
 	}
+	move(0) // the request
+	move(1) // the first packet of the answer
+	w.must(b.mr.Close())
+	move(1) // the NAK
 	w.run(time.Second)
 	if len(a.wcs) != 1 || a.wcs[0].Status != fabric.StatusRemoteAccess {
 		t.Errorf("the READ ended with %v", statuses(a))
