@@ -121,7 +121,7 @@ func (w *world) commands() []*cli.Command {
 
 // hostCommands are what only a host in userspace has.
 func (w *world) hostCommands() []*cli.Command {
-	return []*cli.Command{w.pingCommand(), w.benchCommand(), w.copyCommand(), w.versionCommand()}
+	return []*cli.Command{w.pingCommand(), w.benchCommand(), w.copyCommand(), w.nbdCommand(), w.versionCommand()}
 }
 
 func (w *world) versionCommand() *cli.Command {
