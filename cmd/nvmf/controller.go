@@ -19,6 +19,7 @@ func (w *world) controllerCommands() []*cli.Command {
 			&cli.UintFlag{Name: "from", Usage: "list namespaces from this ID on"},
 			&cli.BoolFlag{Name: "all", Usage: "those too that are not attached to the controller"},
 		}, w.listNS),
+		w.eventsCommand(),
 		w.verb("reset", "reset the controller (CC.EN) and connect it anew", needs{long: true}, nil, w.reset),
 	}
 }

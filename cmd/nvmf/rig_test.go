@@ -69,8 +69,9 @@ subsystems:
 // beside it.
 type rig struct {
 	*testing.T
-	far *fabrictest.Provider
-	dir string
+	far    *fabrictest.Provider
+	daemon *daemon.Daemon
+	dir    string
 }
 
 // kept is a provider that outlives the command that closes it.
@@ -99,6 +100,7 @@ func newRig(t *testing.T) *rig {
 	d, err := daemon.Start(ctx, f, daemon.Options{Log: log, Providers: set(near)})
 	r.must(err)
 	t.Cleanup(func() { r.must(d.Close(ctx)) })
+	r.daemon = d
 	return r
 }
 

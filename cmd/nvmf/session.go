@@ -35,6 +35,8 @@ type needs struct {
 	long   bool // it goes on for a while, so that reconnecting is worth it
 	// provider is used in place of the option's, when not empty.
 	provider string
+	// handler is told of what happens to the controller.
+	handler initiator.Handler
 }
 
 // aim finds out what to connect to, and with which provider: the option's when
@@ -87,6 +89,7 @@ func (w *world) open(c *cli.Context, name string, n needs) (*session, error) {
 		return nil, err
 	}
 	holdOn(c, &s.cfg, n.long)
+	s.cfg.Handler = n.handler
 	if n.queues > 0 {
 		s.cfg.IOQueues = n.queues
 		if q := c.Int("nr-io-queues"); q > 0 {
