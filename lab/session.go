@@ -92,7 +92,7 @@ func (p prepared) provide(scenarios []scenario, bin string) error {
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		return err
 	}
-	if need("siw") || need("siw_wire") || need("soft_iwarp") {
+	if need("siw") || need("siw_wire") || need("soft_iwarp") || need("nvmf_iwarp") {
 		if err := prepareModule(p.paths, p.kernel, siw); err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func (p prepared) provide(scenarios []scenario, bin string) error {
 	}
 	if other := os.Getenv("LAB_TARGET"); other != "" {
 		cmds = append(cmds, exec.Command("cp", other, filepath.Join(bin, "nvmf-target")))
-	} else if need("target") {
+	} else if need("target") || need("nvmf") {
 		cmds = append(cmds, exec.Command("go", "build", "-o", bin+"/", "./cmd/..."))
 	}
 	for _, c := range cmds {

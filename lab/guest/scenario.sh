@@ -9,7 +9,7 @@ WORK=/scratch/$SCENARIO  # files for backends: ext4, O_DIRECT, holes; gone after
 RUN=/run/lab/$SCENARIO   # sockets, mount points; gone afterwards
 shift
 
-for library in checks host target nvmet load; do . "$LAB/guest/$library.sh"; done
+for library in checks host target nvmet load initiator; do . "$LAB/guest/$library.sh"; done
 
 on_error() { echo "FAIL: line ${BASH_LINENO[0]} of ${BASH_SOURCE[1]##*/}: $1 (exit code $2)"; }
 trap 'on_error "$BASH_COMMAND" $?' ERR

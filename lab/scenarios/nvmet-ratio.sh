@@ -7,11 +7,11 @@
 OURS=nqn.2026-11.io.nvmf:lab-ours
 KERNEL=nqn.2026-11.io.nvmf:lab-kernel
 seconds=${LAB_SECONDS:-5}
-# The same things under both: a device that does nothing, and a file (the kernel
-# target cannot have O_DIRECT on a plain file without a loop device).
+# The same things under both: a device that does nothing, and a plain file on the
+# same ext4, which both open with O_DIRECT.
 null_device nullb0 1024 512 0
 kernel_null=$DEVICE
-image kernel.img 256M && loop_device "$IMAGE" 4096 && kernel_file=$DEVICE
+image kernel.img 256M && kernel_file=$IMAGE
 nvmet_subsystem $KERNEL "$kernel_null" "$kernel_file"
 nvmet_listen 1 $ADDR 4421 $KERNEL
 start_target <<END
