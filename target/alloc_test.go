@@ -28,7 +28,11 @@ func (h *hotRequest) send(tb testing.TB) {
 	if !st.OK() {
 		tb.Fatal(st)
 	}
-	h.f.transfer.Dir = NoData // the fake need not join the buffers
+	h.f.transfer = Transfer{Lent: t.Lent} // no direction: the fake need not join the buffers
+	if t.Lent {
+		h.l.q.Execute(&h.f.Request)
+		return
+	}
 	if uint32(length(h.f.Bufs)) != t.Length {
 		h.f.Bufs = chop(make([]byte, t.Length), 4096)
 	}

@@ -13,8 +13,9 @@ import (
 //
 //	Execute -> fifo -(Submit)-> in flight -(Poll)-> resume or done
 type attachment struct {
-	ns    *Namespace
-	queue backend.Queue
+	ns     *Namespace
+	queue  backend.Queue
+	lender backend.Lender // the queue, when it lends its memory; else nil
 
 	waiting fifo   // requests whose operation is to be submitted
 	slots   []slot // requests whose operation is in flight
@@ -22,6 +23,7 @@ type attachment struct {
 
 	dirty bool // in Group.dirty: waiting is not empty
 	busy  bool // in Group.busy: operations are in flight
+	loans int  // requests that hold memory of lender
 
 	onIdle func(backend.Queue) // set by detach: takes the queue when idle
 
@@ -83,6 +85,7 @@ func (g *Group) attach(n *Namespace) (*attachment, error) {
 	}
 	g.register(q)
 	a := &attachment{ns: n, queue: q, slots: make([]slot, g.cfg.BackendDepth), free: make([]uint32, g.cfg.BackendDepth)}
+	a.lender, _ = q.(backend.Lender)
 	for i := range a.free {
 		a.free[i] = uint32(len(a.free) - 1 - i)
 	}
@@ -117,7 +120,7 @@ func (g *Group) register(q backend.Queue) {
 }
 
 // detach ends the attachment to n: idle gets the backend queue once nothing
-// is in flight, or nil when there is none. idle must not block.
+// is in flight or on loan, or nil when there is none. idle must not block.
 func (g *Group) detach(n *Namespace, idle func(backend.Queue)) {
 	g.foldNamespace(n)
 	if n.slot >= len(g.atts) || g.atts[n.slot] == nil || g.atts[n.slot].ns != n {
@@ -131,9 +134,9 @@ func (g *Group) detach(n *Namespace, idle func(backend.Queue)) {
 }
 
 // checkIdle hands a detached attachment's queue over when its last request has
-// ended.
+// ended and its last loan has come back.
 func (g *Group) checkIdle(a *attachment) {
-	if a.onIdle == nil || a.inflight() > 0 || !a.waiting.empty() {
+	if a.onIdle == nil || a.inflight() > 0 || a.loans > 0 || !a.waiting.empty() {
 		return
 	}
 	idle := a.onIdle

@@ -290,6 +290,8 @@ type fakeLink struct {
 	addr netip.AddrPort
 	hold bool // commands stay between Prepare and Execute
 	held []*fakeRequest
+	room int  // pieces of a loan
+	keep bool // loans are not given back until the test does
 
 	mu     sync.Mutex
 	done   []string      // what happened, for golden traces
@@ -348,7 +350,10 @@ func (l *fakeLink) Abort(cid uint16) bool {
 func (l *fakeLink) Complete(r *Request) {
 	f := (*fakeRequest)(unsafe.Pointer(r)) // Request is its first field
 	if r.Status.OK() && f.transfer.Dir == ControllerToHost {
-		f.in = bytes.Join(r.Bufs, nil)[:r.DataLength]
+		f.in = bytes.Join(append(r.Bufs[:len(r.Bufs):len(r.Bufs)], r.Loan...), nil)[:r.DataLength]
+	}
+	if f.transfer.Lent && !l.keep {
+		l.q.Release(r)
 	}
 	l.respond(f, r.Status)
 }
@@ -416,7 +421,7 @@ func statusText(st nvme.Status) string {
 func (l *fakeLink) start(sqe nvme.Command, out []byte, n uint64) *fakeRequest {
 	f := &fakeRequest{out: out}
 	copy(f.sqe[:], sqe)
-	f.Cmd, f.SGLLength = f.sqe[:], n
+	f.Cmd, f.SGLLength, f.Loan = f.sqe[:], n, make([][]byte, 0, l.room)
 	l.f.g.Tick()
 	t, st := l.q.Prepare(&f.Request)
 	if !st.OK() {
@@ -434,6 +439,10 @@ func (l *fakeLink) start(sqe nvme.Command, out []byte, n uint64) *fakeRequest {
 
 // execute gives the request buffers of several sizes and executes it.
 func (l *fakeLink) execute(f *fakeRequest) {
+	if f.transfer.Lent {
+		l.q.Execute(&f.Request)
+		return
+	}
 	f.Bufs = chop(make([]byte, f.transfer.Length), 512)
 	f.Scratch = chop(make([]byte, f.transfer.Scratch), 1024)
 	if f.transfer.Dir == HostToController {

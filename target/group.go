@@ -58,6 +58,7 @@ type Group struct {
 	busy   []*attachment // with operations in flight
 	memory [][]byte      // of RegisterMemory
 	stats  groupStats
+	loans  loanClock
 	closed bool
 
 	// Scratch of the owner, in here so that it does not escape to the heap.
@@ -115,9 +116,9 @@ func (g *Group) NewQueue(cfg QueueConfig) (*Queue, error) {
 }
 
 // Close ends the group: it gives back its backend queues. Every queue must
-// have been closed and every request must have come home through
-// Link.Complete; with operations still in backends it waits for them. Closing
-// twice is nil.
+// have been closed, every request must have come home through Link.Complete and
+// every loan through Queue.Release; with operations still in backends it waits
+// for them. Closing twice is nil.
 func (g *Group) Close() error {
 	if g.closed {
 		return nil

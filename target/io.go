@@ -91,7 +91,7 @@ func prepareRead(q *Queue, r *Request) (Transfer, nvme.Status) {
 	if r.Cmd.FUA() && n.info.WriteCache && n.has(backend.Flush) {
 		r.core.phase = phaseFlush
 	}
-	return Transfer{Dir: ControllerToHost, Length: uint32(r.core.size)}, nvme.Success
+	return Transfer{Dir: ControllerToHost, Length: uint32(r.core.size), Lent: q.borrow(n, r)}, nvme.Success
 }
 
 func prepareWrite(q *Queue, r *Request) (Transfer, nvme.Status) {
@@ -139,6 +139,10 @@ func executeTransfer(q *Queue, r *Request) {
 	switch r.core.cmd.op {
 	case OpRead:
 		r.DataLength = uint32(r.core.size)
+		if r.core.lent {
+			q.finishLent(a, r)
+			return
+		}
 		r.core.op.Bufs = r.Bufs
 	case OpWrite:
 		r.core.op.Bufs = r.Bufs

@@ -17,11 +17,13 @@ import (
 //	Queue.Prepare(r)   -> checks; says what data moves (or a final status:
 //	                      then the transport responds with r.Result and r.Status)
 //	transport          -> finds buffers for Transfer.Length and Transfer.Scratch,
-//	                      and fetches the data when Dir is HostToController
+//	                      and fetches the data when Dir is HostToController;
+//	                      none of it when Transfer.Lent
 //	Queue.Execute(r)   -> runs it; ends, now or later, in Link.Complete(r)
 //	Link.Complete(r)   -> the transport moves r.DataLength bytes to the host
 //	                      when Dir is ControllerToHost and the status is success,
 //	                      and sends the CQE (Queue.SQHD gives its SQHD)
+//	Queue.Release(r)   -> when it was Lent: the data has been sent, or never will be
 
 // Link is a transport's end of a queue.
 type Link interface {
@@ -69,6 +71,10 @@ type Transfer struct {
 	// its data (Compare, Verify). Request.Scratch must have that size at
 	// Execute.
 	Scratch uint32
+	// Lent says that the data is there already, in memory of the backend that
+	// Request.Loan names: the command wants no buffers. The transport calls
+	// Queue.Release when nothing reads that memory any more.
+	Lent bool
 }
 
 // Request is one command from its capsule to its response. Transports embed it
@@ -80,6 +86,11 @@ type Request struct {
 	Cmd nvme.Command
 	// SGLLength is how many bytes the command's SGL describes in all.
 	SGLLength uint64
+	// Loan is room for pieces of the backend's own memory that a read may be
+	// answered from (backend.Lender): its capacity is the most pieces that the
+	// transport can send from. nil is none. After a Prepare with Transfer.Lent
+	// it holds the pieces, until Release.
+	Loan [][]byte
 
 	// Set by the transport before Execute; their lengths add up to
 	// Transfer.Length and Transfer.Scratch. Every element is a multiple of 512
@@ -92,7 +103,7 @@ type Request struct {
 
 	Result     uint64      // CQE dwords 0 and 1
 	Status     nvme.Status // 0 is success
-	DataLength uint32      // bytes of Bufs for the host
+	DataLength uint32      // bytes of Bufs, or of Loan, for the host
 
 	// Opaque to the transport.
 	core requestState

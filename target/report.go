@@ -18,6 +18,7 @@ type pairReport struct {
 type namespaceReport struct {
 	Counters
 	read, write Histogram
+	lent        Histogram // of the reads that were answered from lent memory
 	waits       uint64
 	busy        int64 // nanoseconds, the longest of any group
 	inflight    int
@@ -67,7 +68,7 @@ func (g *Group) report(d detail) *groupReport {
 		}
 	}
 	for _, a := range g.open {
-		r.addAttachment(a)
+		r.addAttachment(a, d)
 	}
 	return r
 }
@@ -107,8 +108,11 @@ func (r *groupReport) addQueue(q *Queue, d detail) {
 	}
 }
 
-func (r *groupReport) addAttachment(a *attachment) {
+func (r *groupReport) addAttachment(a *attachment, d detail) {
 	n := entry(r.namespaces, a.ns)
+	if d == everything {
+		n.lent.Merge(&a.stats.lent)
+	}
 	n.waits += a.stats.waits
 	n.busy = max(n.busy, a.stats.busy)
 	n.inflight += a.inflight()
@@ -124,6 +128,7 @@ func (r *groupReport) add(o *groupReport) {
 		e.add(&c.Counters)
 		e.read.Merge(&c.read)
 		e.write.Merge(&c.write)
+		e.lent.Merge(&c.lent)
 		e.waits += c.waits
 		e.busy = max(e.busy, c.busy)
 		e.inflight += c.inflight

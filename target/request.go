@@ -19,6 +19,7 @@ type requestState struct {
 	loc   uint16      // parameter error location, for the error log
 	phase uint8       // of commands with unlike steps
 
+	lent    bool // Request.Loan is the data, and att has it on loan
 	inquiry bool // failing is an answer: it is no entry of the error log
 }
 

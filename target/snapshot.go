@@ -61,6 +61,7 @@ type NamespaceStatus struct {
 
 	Counters    Counters
 	Read, Write Histogram // from Prepare to the end of the backend's work
+	Lent        Histogram // of the reads among them that were answered from the backend's own memory
 	Busy        time.Duration
 	Inflight    int    // operations in the backend
 	Waiting     int    // requests that wait for depth
@@ -186,7 +187,7 @@ func (n *Namespace) status(sum *groupReport) NamespaceStatus {
 		UUID: n.id.uuid, NGUID: n.id.nguid, BlockSize: n.info.BlockSize, Blocks: n.blocks.Load(), ReadOnly: n.ro,
 	}
 	if r := sum.namespaces[n]; r != nil {
-		st.Counters, st.Read, st.Write = r.Counters, r.read, r.write
+		st.Counters, st.Read, st.Write, st.Lent = r.Counters, r.read, r.write, r.lent
 		st.Busy, st.Inflight, st.Waiting, st.Waits = time.Duration(r.busy), r.inflight, r.waiting, r.waits
 	}
 	return st

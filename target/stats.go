@@ -81,6 +81,7 @@ type attachmentStats struct {
 	waits     uint64 // Submits that left requests waiting for depth
 	busySince int64
 	busy      int64 // time with operations in flight
+	lent      Histogram
 }
 
 // groupStats is what is not of one queue: latencies by host and namespace, and
