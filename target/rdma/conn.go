@@ -88,9 +88,13 @@ type conn struct {
 	stats       ConnStats
 }
 
-// poolAddr and poolKey locate the memory of the slot's buffers for the device.
-func (c *conn) poolAddr(s *slot) uint64 { return c.group.pools[s.pool].addr }
-func (c *conn) poolKey(s *slot) uint32  { return c.dev.keys[s.pool] }
+// memory is where the slot's data is, for the device: on loan, or in a buffer.
+func (c *conn) memory(s *slot) (pieces [][]byte, lkey uint32) {
+	if s.transfer.Lent {
+		return s.Loan, s.loanKey
+	}
+	return s.Bufs, c.dev.keys[s.pool]
+}
 
 // attach makes the connection the group's: it gets its place, its queue and
 // its receives. It runs in ConnConfig.Setup, as a message.
@@ -267,8 +271,12 @@ func (c *conn) sweep() {
 	}
 }
 
-// force takes every WR as flushed: the QP is gone, or about to be destroyed.
+// force takes every WR as flushed. The QP is gone or is destroyed, lest it read
+// what the requests give back here.
 func (c *conn) force() {
+	if c.fc != nil && !c.down {
+		c.takeDown()
+	}
 	for c.sq.len() > 0 {
 		c.retire(c.sq.pop())
 	}

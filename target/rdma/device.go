@@ -21,11 +21,16 @@ type device struct {
 
 	noInvalidate atomic.Bool // SEND with invalidate has failed here
 	gone         atomic.Bool // no new connections; released with the last
+	lent         atomic.Pointer[lentTable]
 
 	// Behind Transport.mu.
 
 	groups []*groupDevice // by group; nil until a connection needs it
 	conns  int            // connections, those being set up included
+
+	// Behind Transport.lent.
+
+	regions []lentRegion // all that the device was asked to register
 }
 
 // deviceKey names a device among those of all providers.
@@ -194,6 +199,7 @@ func (t *Transport) openLocked(p fabric.Provider, fdev fabric.Device) (*device, 
 	d := &device{t: t, fdev: own, key: key, limits: own.Limits(), released: make(chan struct{}), groups: make([]*groupDevice, len(t.groups))}
 	t.devices[key] = d
 	go d.watch()
+	go t.lent.registerWith(d)
 	return d, nil
 }
 
@@ -261,7 +267,7 @@ func (d *device) release(reason error) (err error) {
 		gd.group.call(gd.detach)
 		err = errors.Join(err, gd.close())
 	}
-	err = errors.Join(err, d.fdev.Close())
+	err = errors.Join(err, t.lent.forget(d), d.fdev.Close())
 	t.mu.Lock()
 	delete(t.devices, d.key)
 	t.mu.Unlock()

@@ -306,8 +306,11 @@ func (g *group) acquire(s *slot) bool {
 	return true
 }
 
-// releaseBuffers gives back what acquire found.
+// releaseBuffers gives back what acquire found, or the loan.
 func (g *group) releaseBuffers(s *slot) {
+	if s.transfer.Lent {
+		s.endLoan()
+	}
 	s.Bufs, s.Scratch = nil, nil
 	if s.pieces == 0 {
 		return

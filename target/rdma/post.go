@@ -94,7 +94,8 @@ func (c *conn) gatherReads(b *batch) {
 
 func (c *conn) appendRead(s *slot, b *batch) {
 	first := len(b.sges)
-	addr, rkey, n, sges := s.segment(&s.cur, c.poolAddr(s), c.poolKey(s), c.dev.readSGE, c.dev.maxMessage, b.sges)
+	pieces, lkey := c.memory(s)
+	addr, rkey, n, sges := s.segment(&s.cur, pieces, lkey, c.dev.readSGE, c.dev.maxMessage, b.sges)
 	b.sges = sges
 	wr := fabric.SendWR{RemoteAddr: addr, RKey: rkey, Op: fabric.OpRead}
 	if s.cur.left == 0 {
@@ -140,12 +141,13 @@ func (c *conn) appendWrites(s *slot, b *batch) bool {
 		return true
 	}
 	cur := cursor{left: min(s.DataLength, s.transfer.Length)}
+	pieces, lkey := c.memory(s)
 	for cur.left > 0 {
 		if c.room() == 0 {
 			return false
 		}
 		first := len(b.sges)
-		addr, rkey, _, sges := s.segment(&cur, c.poolAddr(s), c.poolKey(s), c.dev.writeSGE, c.dev.maxMessage, b.sges)
+		addr, rkey, _, sges := s.segment(&cur, pieces, lkey, c.dev.writeSGE, c.dev.maxMessage, b.sges)
 		b.sges = sges
 		b.add(fabric.SendWR{ID: c.nextID(s, wrWrite), RemoteAddr: addr, RKey: rkey, Op: fabric.OpWrite}, first)
 	}

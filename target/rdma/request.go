@@ -25,6 +25,7 @@ func (c *conn) start(s *slot, p capsule) {
 	s.recv = p.recv
 	s.sgl, s.transfer = dataSGL{}, target.Transfer{}
 	s.Result, s.Status, s.DataLength, s.SGLLength = 0, 0, 0, 0
+	s.Loan = c.loanRoom(s)
 	area := &c.recvs
 	if c.shared {
 		area = &c.dev.srq.recvs
@@ -61,6 +62,7 @@ func (c *conn) prepare(s *slot, data []byte) bool {
 		s.SGLLength = s.sgl.total
 	}
 	tr, st := c.queue.Prepare(&s.Request)
+	s.transfer.Lent = tr.Lent // home gives it back, whatever comes
 	switch {
 	case !st.OK():
 		return s.fail(st)
@@ -71,6 +73,9 @@ func (c *conn) prepare(s *slot, data []byte) bool {
 	}
 	s.transfer = tr
 	s.pool = c.poolFor(s.Cmd)
+	if tr.Lent {
+		c.takeLoan(s)
+	}
 	return true
 }
 

@@ -106,10 +106,11 @@ type slot struct {
 	transfer target.Transfer
 	sgl      dataSGL
 	cur      cursor // how far the READs are posted
+	loanKey  uint32 // of the memory in Loan
 
 	blocks [2 * maxPieces]block
-	vecs   [2 * maxPieces][]byte // Bufs and Scratch are slices of it
-	sqe    [nvme.SQESize]byte    // the command, when its receive was shared
+	vecs   [maxLoan][]byte    // Bufs and Scratch, or Loan, are slices of it
+	sqe    [nvme.SQESize]byte // the command, when its receive was shared
 }
 
 // slotOf is the slot around r.
@@ -117,15 +118,24 @@ func slotOf(r *target.Request) *slot { return (*slot)(unsafe.Pointer(r)) }
 
 var _ = [1]struct{}{}[unsafe.Offsetof(slot{}.Request)] // slotOf
 
-// dataBytes is how many bytes of the transfer need room outside the capsule.
+// dataBytes is how many bytes of the transfer need a buffer: not those in the
+// capsule, or on loan.
 func (s *slot) dataBytes() uint32 {
-	if s.transfer.Dir == target.NoData || s.sgl.capsule != nil {
+	if s.transfer.Dir == target.NoData || s.sgl.capsule != nil || s.transfer.Lent {
 		return 0
 	}
 	return s.transfer.Length
 }
 
-// cursor walks the host's memory and a slot's blocks in step.
+// maxLoan is the most pieces a loan can have: with it a read of 128 KiB can be
+// answered from pages of 4 KiB, wherever it begins. What has more is copied. A
+// WRITE takes as many as an SGE list may have, and a read as many WRITEs as the
+// send queue was made for (conn.sendDepth).
+const maxLoan = 33
+
+var _ = [maxLoan - 2*maxPieces]struct{}{} // vecs has room for Bufs and Scratch
+
+// cursor walks the host's memory and the pieces of ours in step.
 type cursor struct {
 	desc, piece       int
 	descOff, pieceOff uint32
@@ -133,9 +143,10 @@ type cursor struct {
 }
 
 // segment is the next piece of a transfer that one RDMA READ or WRITE can move:
-// within one descriptor, over at most maxSGE blocks and maxBytes. It appends
-// the SGEs and advances the cursor. base and lkey are of the slot's pool.
-func (s *slot) segment(c *cursor, base uint64, lkey uint32, maxSGE int, maxBytes uint32, sges []fabric.SGE) (addr uint64, rkey, n uint32, _ []fabric.SGE) {
+// within one descriptor, over at most maxSGE pieces of our memory and maxBytes.
+// It appends the SGEs and advances the cursor. The pieces lie in memory that is
+// registered under lkey.
+func (s *slot) segment(c *cursor, pieces [][]byte, lkey uint32, maxSGE int, maxBytes uint32, sges []fabric.SGE) (addr uint64, rkey, n uint32, _ []fabric.SGE) {
 	d := nvme.SGL(s.sgl.keyed[c.desc*nvme.SGLSize:][:nvme.SGLSize])
 	for d.KeyedLength() == c.descOff { // used up, or empty
 		c.desc, c.descOff = c.desc+1, 0
@@ -144,11 +155,12 @@ func (s *slot) segment(c *cursor, base uint64, lkey uint32, maxSGE int, maxBytes
 	addr, rkey = d.Address()+uint64(c.descOff), d.Key()
 	room := min(d.KeyedLength()-c.descOff, c.left, maxBytes)
 	for k := 0; n < room && k < maxSGE; k++ {
-		b := s.blocks[c.piece]
-		m := min(b.size()-c.pieceOff, room-n)
-		sges = append(sges, fabric.SGE{Addr: base + b.offset() + uint64(c.pieceOff), Length: m, LKey: lkey})
+		b := pieces[c.piece]
+		size := uint32(len(b))
+		m := min(size-c.pieceOff, room-n)
+		sges = append(sges, fabric.SGE{Addr: addressOf(b) + uint64(c.pieceOff), Length: m, LKey: lkey})
 		n += m
-		if c.pieceOff += m; c.pieceOff == b.size() {
+		if c.pieceOff += m; c.pieceOff == size {
 			c.piece, c.pieceOff = c.piece+1, 0
 		}
 	}

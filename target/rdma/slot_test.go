@@ -36,7 +36,7 @@ func TestSegments(t *testing.T) {
 		addr uint64
 		n    uint32
 	}
-	const base = 0x7000_0000
+	memory := make([]byte, 256<<10)
 	for _, c := range []struct {
 		name   string
 		descs  []d
@@ -70,17 +70,18 @@ func TestSegments(t *testing.T) {
 					remote = append(remote, uint64(i)<<56|d.addr+b)
 				}
 			}
-			page := uint32(0)
-			for i, o := range c.orders {
-				s.blocks[i] = makeBlock(page, o)
-				for b := range uint64(s.blocks[i].size()) {
-					local = append(local, base+s.blocks[i].offset()+b)
+			var pieces [][]byte
+			free := memory
+			for _, o := range c.orders {
+				piece := free[:pageSize<<o]
+				pieces, free = append(pieces, piece), free[2*len(piece):] // not adjacent
+				for b := range uint64(len(piece)) {
+					local = append(local, addressOf(piece)+b)
 				}
-				page += 2 << o // not adjacent
 			}
 			cur, done, segs := cursor{left: c.left}, uint32(0), 0
 			for cur.left > 0 {
-				addr, key, n, sges := s.segment(&cur, base, 99, c.maxSGE, c.maxMsg, nil)
+				addr, key, n, sges := s.segment(&cur, pieces, 99, c.maxSGE, c.maxMsg, nil)
 				checkSegment(t, sges, n, c.maxSGE, c.maxMsg)
 				k := done
 				for b := range uint64(n) {

@@ -16,6 +16,7 @@ type ConnStats struct {
 	Responses    uint64
 	ReadBytes    uint64 // fetched from the host by RDMA READ
 	WriteBytes   uint64 // placed in the host by RDMA WRITE
+	LentBytes    uint64 // of WriteBytes: straight from memory that the backend lent
 
 	// Requests that waited for buffers, and capsules that waited for a slot.
 	BufferWaits, SlotWaits uint64
@@ -29,6 +30,9 @@ func (c *ConnStats) count(s *slot) {
 	c.Responses++
 	if s.transfer.Dir == target.ControllerToHost && s.Status.OK() {
 		c.WriteBytes += uint64(s.DataLength)
+		if s.transfer.Lent {
+			c.LentBytes += uint64(s.DataLength)
+		}
 	}
 }
 
@@ -38,6 +42,7 @@ func (c *ConnStats) add(o *ConnStats) {
 	c.Responses += o.Responses
 	c.ReadBytes += o.ReadBytes
 	c.WriteBytes += o.WriteBytes
+	c.LentBytes += o.LentBytes
 	c.BufferWaits += o.BufferWaits
 	c.SlotWaits += o.SlotWaits
 	c.ReadWaits += o.ReadWaits
@@ -94,7 +99,8 @@ type GroupInfo struct {
 type Snapshot struct {
 	Groups      []GroupInfo
 	Connections int   // open or being set up
-	MemoryUsed  int64 // registered bytes
+	MemoryUsed  int64 // registered bytes, without those of AddRegion
+	LentMemory  int64 // bytes of AddRegion
 	MemoryLimit int64
 	Rejected    uint64 // connection requests
 }
@@ -104,7 +110,7 @@ type Snapshot struct {
 func (t *Transport) Snapshot(ctx context.Context) (Snapshot, error) {
 	snap := Snapshot{
 		Groups:     make([]GroupInfo, len(t.groups)),
-		MemoryUsed: t.memory.used.Load(), MemoryLimit: t.memory.limit,
+		MemoryUsed: t.memory.used.Load(), MemoryLimit: t.memory.limit, LentMemory: t.lent.bytes.Load(),
 		Rejected: t.rejected.Load(),
 	}
 	for i, g := range t.groups {

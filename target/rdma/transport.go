@@ -20,6 +20,7 @@ type Transport struct {
 	cfg      Config
 	groups   []*group
 	memory   budget
+	lent     lentMemory
 	limit    *limiter
 	rejected atomic.Uint64
 	draining atomic.Bool // no connection is attached any more
