@@ -12,7 +12,7 @@ import (
 // slots of a queue's operations are not in it, as with any backend.
 type Memory struct {
 	Pages    uint64 // Options.Memory
-	Slots    uint64 // a descriptor for each page
+	Slots    uint64 // a descriptor and an entry for each page
 	Versions uint64 // the words that say whether a page is the medium's content
 	Door     uint64 // which pages were read once of late
 	Counters uint64 // ristretto: how often pages are read (TinyLFU)
@@ -28,7 +28,7 @@ func (m Memory) Total() uint64 {
 const (
 	maxPages = 1 << 30
 
-	slotBytes = 32 // of a desc, with its link in the free list
+	slotBytes = 32 + 4 + 16 + 4 // a desc, an entry, and their links in free lists
 	// An entry lies in a map of 56-byte and in one of 16-byte pairs. A map is
 	// between 7/16 and 7/8 full once it has grown, and an entry that waits to
 	// be set is an item of 80 bytes.
