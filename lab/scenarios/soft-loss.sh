@@ -1,0 +1,51 @@
+# Packets lost, doubled, reordered, delayed and damaged between our host and our daemon, both on the built-in RNICs.
+#
+# The kernel's rxe does not survive a lost packet, so both ends are ours here.
+#
+# set: soak
+# needs: target nvmf peer
+# timeout: 600s
+
+NQN=nqn.2026-11.io.nvmf:lab-soft-loss
+ip netns add far 2>/dev/null || true
+ip link add l0 netns peer type veth peer name l0 netns far
+for i in 1 2; do
+	ns=$([ $i = 1 ] && echo peer || echo far)
+	ip -n $ns addr add 10.9.5.$i/24 dev l0
+	ip -n $ns link set l0 up
+	ip -n $ns link set lo up
+done
+ADDR=10.9.5.2 TARGET_PREFIX=(ip netns exec far) NVMF_PREFIX=(ip netns exec peer)
+HOST_OURS=nqn.2014-08.org.nvmexpress:uuid:8c0c7f0e-2f6e-4b0e-9a67-3b1d5f2a7c02
+start_target <<END
+version: 1
+listeners:
+  - {name: r, provider: roce, address: "$ADDR", port: $PORT}
+  - {name: i, provider: iwarp, address: "$ADDR", port: $PORT}
+backends:
+  - {name: ram, type: mem, size: 64MiB, block_size: 4096}
+subsystems:
+  - {nqn: $NQN, hosts: any, namespaces: [{nsid: 1, backend: ram}]}
+END
+
+# weather OPTION...: netem in both directions.
+weather() {
+	local ns
+	for ns in peer far; do
+		ip netns exec $ns tc qdisc replace dev l0 root netem limit 10000 "$@"
+	done
+}
+
+for w in "loss 1%" "loss 5%" "loss 20%" "duplicate 5%" "delay 3ms reorder 25% 50%" "delay 10ms 4ms" "corrupt 2%" \
+	"loss 2% duplicate 2% delay 2ms 1ms reorder 10% corrupt 0.5%"; do
+	weather $w
+	for NVMF_PROVIDER in roce iwarp; do
+		# The last word of a flipped bit is with the checksums: TCP has a weak one, so
+		# iWARP's own CRC is what must be on, and it is by default.
+		bench_verify "$NVMF_PROVIDER-${w//[ %.]/-}" $NQN 1 --bs 4k --iodepth 16 --size 2m --io-timeout 100
+		bench_verify "$NVMF_PROVIDER-${w//[ %.]/-}-64k" $NQN 1 --bs 64k --iodepth 4 --size 4m --io-timeout 100
+	done
+done
+weather delay 0ms
+stop_target
+ip netns del far
