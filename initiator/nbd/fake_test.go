@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"path/filepath"
@@ -85,6 +86,13 @@ func (d *disk) commands() []initiator.IO {
 	list := d.log
 	d.log = nil
 	return list
+}
+
+// stored is a copy of n bytes at off.
+func (d *disk) stored(off uint64, n int) []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return bytes.Clone(d.data[off:][:n])
 }
 
 // fakeQueue is a queue of a disk.
