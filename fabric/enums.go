@@ -52,6 +52,7 @@ type CompletionFlags uint8
 const (
 	CompletionImm         CompletionFlags = 1 << iota // Imm is an immediate
 	CompletionInvalidated                             // Imm is the key the peer invalidated
+	CompletionGRH                                     // a datagram: a GRH is in front of it, SrcQPN its sender
 )
 
 // Access is the rights of a memory region or window.

@@ -345,7 +345,8 @@ type Completion struct {
 	Status Status
 	Op     Opcode // of the WR; OpRecv, or OpRecvWriteImm, for receives
 	Flags  CompletionFlags
-	_      [5]uint8
+	_      uint8
+	SrcQPN uint32 // the sender, with CompletionGRH
 }
 
 // Limits are a device's limits. Zero means "not offered".
@@ -362,6 +363,9 @@ type Limits struct {
 	MaxMessage                  uint32 // bytes
 	Atomics                     bool
 	MemoryWindows               bool
+	// UnreliableConnections and Datagrams say that the device is an
+	// UnreliableConnector, a DatagramDevice.
+	UnreliableConnections, Datagrams bool
 	// SendInvalidate says that SEND with invalidate works as requester.
 	SendInvalidate bool
 	// RNR says that a SEND that meets no receive is retried rather than fatal

@@ -15,6 +15,8 @@ func TestLayout(t *testing.T) {
 		{"SendWR", unsafe.Sizeof(SendWR{}), 32},
 		{"RecvWR", unsafe.Sizeof(RecvWR{}), 16},
 		{"Completion", unsafe.Sizeof(Completion{}), 32},
+		{"DatagramWR", unsafe.Sizeof(DatagramWR{}), 32},
+		{"Completion.SrcQPN", unsafe.Offsetof(Completion{}.SrcQPN), 28},
 		{"AtomicWR", unsafe.Sizeof(AtomicWR{}), 48},
 		{"SendWR.FirstSGE", unsafe.Offsetof(SendWR{}.FirstSGE), 24},
 		{"SendWR.Op", unsafe.Offsetof(SendWR{}.Op), 29},
