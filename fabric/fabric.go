@@ -368,6 +368,10 @@ type Limits struct {
 	UnreliableConnections, Datagrams bool
 	// SendInvalidate says that SEND with invalidate works as requester.
 	SendInvalidate bool
+	// InvalidateUntold says that a receive does not tell of a SEND with
+	// invalidate (CompletionInvalidated): who hands out keys for others to end
+	// cannot know which are still alive.
+	InvalidateUntold bool
 	// RNR says that a SEND that meets no receive is retried rather than fatal
 	// (InfiniBand and RoCE; not iWARP).
 	RNR bool

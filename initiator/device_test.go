@@ -116,11 +116,21 @@ func TestPoorDevices(t *testing.T) {
 			}
 		})
 	}
-	r := newRig(t, rigOptions{host: fabrictest.DeviceOptions{Limits: func(l *fabric.Limits) { l.MemoryWindows = false }}})
-	_, err := Connect(r.ctx, r.hosts, r.config(func(c *Config) { c.Invalidate = On }))
-	var ce *ConnectError
-	if !errors.As(err, &ce) || ce.Stage != StageDevice || !errors.Is(err, fabric.ErrNotSupported) {
-		t.Errorf("windows demanded of a device without: %v", err)
+	for name, limits := range map[string]func(*fabric.Limits){
+		"without":            func(l *fabric.Limits) { l.MemoryWindows = false },
+		"that does not tell": func(l *fabric.Limits) { l.InvalidateUntold = true },
+	} {
+		r := newRig(t, rigOptions{host: fabrictest.DeviceOptions{Limits: limits}})
+		_, err := Connect(r.ctx, r.hosts, r.config(func(c *Config) { c.Invalidate = On }))
+		var ce *ConnectError
+		if !errors.As(err, &ce) || ce.Stage != StageDevice || !errors.Is(err, fabric.ErrNotSupported) {
+			t.Errorf("windows demanded of a device %s: %v", name, err)
+		}
+		if c, err := Connect(r.ctx, r.hosts, r.config()); err != nil || c.Status().Windows {
+			t.Errorf("left to itself, on a device %s: %v", name, err)
+		} else {
+			r.must(c.Close())
+		}
 	}
 }
 

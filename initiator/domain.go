@@ -71,6 +71,9 @@ func probeWindow(dev fabric.Device) error {
 	if !ok || !dev.Limits().MemoryWindows {
 		return fabric.ErrNotSupported
 	}
+	if dev.Limits().InvalidateUntold {
+		return fmt.Errorf("%w: the device does not tell which keys a target has ended", fabric.ErrNotSupported)
+	}
 	mw, err := w.NewMemoryWindow()
 	if err != nil {
 		return err

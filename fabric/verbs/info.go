@@ -71,6 +71,12 @@ func noteOf(i *C.struct_vb_info) string {
 	return strings.Join(notes, "; ")
 }
 
+// vendorRXE is how the kernel's software RoCE calls itself. It sets the flag of
+// a receive that ended a key for consumers in the kernel only, and a local
+// invalidate of a window whose key has ended already is a NULL pointer
+// dereference in it (Linux 6.1).
+const vendorRXE = 0xffffff
+
 // limitsOf clips the read depths to 254: 255 means "the most" to librdmacm.
 func limitsOf(i *C.struct_vb_info, t fabric.Transport) fabric.Limits {
 	iwarp := t == fabric.TransportIWARP
@@ -83,6 +89,7 @@ func limitsOf(i *C.struct_vb_info, t fabric.Transport) fabric.Limits {
 		Atomics:              i.atomics != 0 && !iwarp,
 		MemoryWindows:        i.windows != 0,
 		SendInvalidate:       i.send_inv != 0,
+		InvalidateUntold:     i.vendor == vendorRXE,
 		RNR:                  !iwarp,
 		ReadNeedsRemoteWrite: iwarp,
 	}
