@@ -215,5 +215,11 @@ func (r *rig) lend(off, n uint64) (data []byte, ok bool) {
 	return data, ok
 }
 
+// stats are up to date: a queue that sleeps shows what it has counted.
+func (r *rig) stats(d *Device) Stats {
+	r.Queue.Arm()
+	return d.Stats()
+}
+
 // settle waits until ristretto has done what was set.
 func settle(d *Device) { d.index.rc.Wait() }

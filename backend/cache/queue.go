@@ -35,6 +35,7 @@ type queue struct {
 	ahead    ahead
 	looked   looked
 	found    [maxLook]uint32 // slots under a reference, for a moment
+	turn     uint64          // Reaps
 	looks    uint64
 	misses   uint64
 	timing   bool // a miss is being measured
@@ -188,6 +189,7 @@ func (q *queue) Reap(done []backend.Completion) int {
 	if q.closed {
 		return 0
 	}
+	q.turn++
 	n := q.done.pop(done)
 	if n < len(done) {
 		n += q.reapBelow(done[n:])

@@ -121,7 +121,7 @@ func (q *queue) Lend(offset, length uint64, bufs [][]byte) ([][]byte, bool) {
 	start := q.clock()
 	l := q.lookFor(first, n)
 	if !l.hit {
-		q.looked.put(offset, length, l)
+		q.looked.put(q.turn, offset, length, l)
 		return bufs, false
 	}
 	q.goOn(offset, length, l.ahead)
@@ -207,7 +207,7 @@ func (q *queue) takesRead(op *backend.Op) bool {
 		return false
 	}
 	start := q.clock()
-	l, ok := q.looked.take(op.Offset, op.Length)
+	l, ok := q.looked.take(q.turn, op.Offset, op.Length)
 	if !ok {
 		l = q.lookFor(first, n)
 	}
@@ -401,27 +401,27 @@ func (c *cursor) move(n int) {
 	}
 }
 
-// looked remembers Lends that failed, so that the Submit that follows neither
-// looks nor counts again. What it remembers may be outdated: it decides only
-// whether to fill.
+// looked remembers Lends that failed since the last Reap, so that the Submit
+// that follows neither looks nor counts again.
 type looked [64]struct {
+	turn           uint64
 	offset, length uint64
 	look           look
 }
 
 func (k *looked) at(offset uint64) int { return int(mix(offset) % uint64(len(k))) }
 
-func (k *looked) put(offset, length uint64, l look) {
+func (k *looked) put(turn, offset, length uint64, l look) {
 	e := &k[k.at(offset)]
-	e.offset, e.length, e.look = offset, length, l
+	e.turn, e.offset, e.length, e.look = turn, offset, length, l
 	if l.waits != nil {
 		e.length = 0 // to be looked for again, when it is there
 	}
 }
 
-func (k *looked) take(offset, length uint64) (look, bool) {
+func (k *looked) take(turn, offset, length uint64) (look, bool) {
 	e := &k[k.at(offset)]
-	if e.length != length || e.offset != offset {
+	if e.turn != turn || e.length != length || e.offset != offset {
 		return look{}, false
 	}
 	e.length = 0

@@ -491,10 +491,10 @@ func TestStress(t *testing.T) {
 		pages int
 		opts  Options
 	}{
-		{"tight", 64, Options{}},
-		{"tight, all", 48, Options{Admission: AdmitAll}},
+		{"tight", 256, Options{}},
+		{"tight, all", 192, Options{Admission: AdmitAll}},
 		{"roomy, read-ahead", 1024, Options{ReadAhead: 64 << 10}},
-		{"tight, large pages, all, read-ahead", 32, Options{Admission: AdmitAll, Page: 8 << 10, ReadAhead: 32 << 10}},
+		{"tight, large pages, all, read-ahead", 96, Options{Admission: AdmitAll, Page: 8 << 10, ReadAhead: 32 << 10}},
 	}
 	each := checkedReads(t)/uint64(len(cases)) + 1
 	for _, c := range cases {
@@ -524,7 +524,7 @@ func TestStress(t *testing.T) {
 			if free := drain(&d.index.stack); free != c.pages {
 				t.Errorf("%d of %d entries are free in the end", free, c.pages)
 			}
-			if st.Hits == 0 || st.Fills == 0 || st.Evicted == 0 && c.pages < 100 || s.lent.Load() == 0 || s.failures.Load() == 0 || s.resizes.Load() == 0 {
+			if st.Hits == 0 || st.Fills == 0 || st.Evicted == 0 && c.pages < 300 || s.lent.Load() == 0 || s.failures.Load() == 0 || s.resizes.Load() == 0 {
 				t.Errorf("the load is none: %+v", st)
 			}
 		})

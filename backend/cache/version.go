@@ -13,7 +13,7 @@ const (
 	begun       = event + writer // added when an operation begins
 	ended       = event - writer // and when it ends, with whatever result
 	numRegions  = 1024           // words for long ranges
-	longRange   = 1024           // pages; longer ranges count in regions
+	longRange   = 1024           // pages; longer ranges count in regions, in small caches shorter ones too
 	minRegion   = 10             // log2 of the pages of the smallest region
 	regionMask  = numRegions - 1 // regions share words when a device grows
 )
@@ -26,11 +26,14 @@ type stamp struct{ word, region uint64 }
 type versions struct {
 	words   []atomic.Uint64 // a power of two of them, by hash
 	regions [numRegions]atomic.Uint64
-	shift   uint // page number to region
+	shift   uint   // page number to region
+	long    uint64 // pages; longer ranges count in regions
 }
 
 func newVersions(pages, devicePages uint64) *versions {
-	v := &versions{words: make([]atomic.Uint64, versionWords(pages)), shift: minRegion}
+	n := versionWords(pages)
+	v := &versions{words: make([]atomic.Uint64, n), shift: minRegion}
+	v.long = max(maxFill, min(longRange, n/8)) // not to mark many of others
 	for devicePages>>v.shift > numRegions {
 		v.shift++
 	}
@@ -75,7 +78,7 @@ func (v *versions) begin(first, n uint64) { v.mark(first, n, begun) }
 func (v *versions) end(first, n uint64) { v.mark(first, n, ended) }
 
 func (v *versions) mark(first, n, what uint64) {
-	if n > longRange {
+	if n > v.long {
 		v.markRegions(first, n, what)
 		return
 	}

@@ -27,6 +27,7 @@ type watch struct {
 	// Constant.
 	dev  *Device
 	path string // "" when there is no file to look at
+	file uint64 // its inode; another one of that name is none of ours
 	wake chan struct{}
 	stop chan struct{}
 	end  sync.WaitGroup
@@ -41,10 +42,9 @@ type watch struct {
 // sight is what the file looked like.
 type sight struct {
 	ok       bool   // a regular file, at a moment without changes of ours
-	count    uint64 // of changes then
-	dev, ino uint64
-	size     int64
-	mtime    unix.Timespec
+	count uint64 // of changes then
+	size  int64
+	mtime unix.Timespec
 }
 
 // lookEvery is the time between looks, besides those of Refresh.
@@ -52,6 +52,9 @@ const lookEvery = 5 * time.Second
 
 func newWatch(d *Device, path string) *watch {
 	w := &watch{dev: d, path: path, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	if st, ok := statFile(path); ok {
+		w.file = st.Ino
+	}
 	w.last = w.see()
 	w.end.Go(w.run)
 	return w
@@ -113,20 +116,20 @@ func (w *watch) stopping() bool {
 	}
 }
 
+// statFile looks at a regular file.
+func statFile(path string) (st unix.Stat_t, ok bool) {
+	ok = path != "" && unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
+	return st, ok
+}
+
 // see looks at the file.
 func (w *watch) see() (s sight) {
-	if w.path == "" {
-		return s
-	}
-	var st unix.Stat_t
 	var quiet bool
 	s.count, quiet = w.dev.changes.quiet()
-	if unix.Stat(w.path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return s
-	}
-	s.dev, s.ino, s.size, s.mtime = uint64(st.Dev), st.Ino, st.Size, st.Mtim
+	st, ok := statFile(w.path)
+	s.size, s.mtime = st.Size, st.Mtim
 	after, _ := w.dev.changes.quiet()
-	s.ok = quiet && after == s.count
+	s.ok = ok && st.Ino == w.file && quiet && after == s.count
 	return s
 }
 
@@ -138,7 +141,7 @@ func (w *watch) look() {
 	defer w.mu.Unlock()
 	was, now := w.last, w.see()
 	w.last = now
-	comparable := was.ok && now.ok && was.count == now.count && was.dev == now.dev && was.ino == now.ino && was.size == now.size
+	comparable := was.ok && now.ok && was.count == now.count && was.size == now.size
 	if !comparable || was.mtime == now.mtime {
 		return
 	}
