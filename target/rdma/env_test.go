@@ -86,6 +86,7 @@ type envOptions struct {
 	device fabrictest.DeviceOptions // of the target
 	host   fabrictest.DeviceOptions
 	extra  backend.Device // namespace 3
+	memory int64          // of extra, that it has already
 	bound  time.Duration  // of the whole test; default 20 s
 	// open makes the providers of the target and of the host, and says where
 	// they are; default in memory.
@@ -99,7 +100,7 @@ func newEnv(t testing.TB, o envOptions) *env {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), o.bound)
 	t.Cleanup(cancel)
-	before := fabric.LiveMemory()
+	before := fabric.LiveMemory() - o.memory
 	e := &env{t: t, ctx: ctx, log: &logBuffer{}}
 	if o.open == nil {
 		o.open = func() (fabric.Provider, fabric.Provider, [2]netip.Addr) { return e.inMemory(o) }

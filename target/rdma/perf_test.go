@@ -3,6 +3,7 @@ package rdma
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,19 +24,20 @@ func (g *group) byHand() (release func()) {
 
 // pump is a host that keeps depth commands in flight on one queue.
 type pump struct {
-	q    *rdmatest.Queue
-	cmd  nvme.Command
-	op   nvme.Opcode
-	nsid uint32
-	size int
-	data []byte // in the capsule, for writes
-	next uint64
-	done int
+	q     *rdmatest.Queue
+	cmd   nvme.Command
+	op    nvme.Opcode
+	nsid  uint32
+	size  int
+	block int    // bytes
+	data  []byte // in the capsule, for writes
+	next  uint64
+	done  int
 }
 
 func (p *pump) send(cid uint16) error {
 	p.next = p.next*6364136223846793005 + 1442695040888963407
-	p.q.IO(p.cmd, p.op, cid, p.nsid, p.next>>33%(1<<10), uint32(p.size/4096), int(cid)*p.size, p.size)
+	p.q.IO(p.cmd, p.op, cid, p.nsid, p.next>>33%(1<<10), uint32(p.size/p.block), int(cid)*p.size, p.size)
 	if p.data != nil {
 		p.cmd.SGL1().SetInCapsule(0, uint32(len(p.data)))
 	}
@@ -70,12 +72,15 @@ func (p *pump) poll() error {
 
 func newPump(e *env, op nvme.Opcode, depth, size int, inCapsule bool) *pump {
 	q := e.queue(rdmatest.Options{HSQSize: uint16(max(depth-1, 1)), DataSize: depth * size}, rdmatest.ConnectParams{})
-	p := &pump{q: q, cmd: make(nvme.Command, nvme.SQESize), op: op, nsid: nullNS, size: size}
+	p := &pump{q: q, cmd: make(nvme.Command, nvme.SQESize), op: op, nsid: nullNS, size: size, block: 4096}
 	if inCapsule {
 		p.data = make([]byte, size)
 	}
 	return p
 }
+
+// lends has the pump read what the lender has, in blocks of 512 bytes.
+func (p *pump) lends() { p.nsid, p.block = extraNS, blockLen }
 
 // Nothing allocates per I/O, from the capsule to the response: reads, writes by
 // READ and in the capsule, large ones, and waiting for buffers.
@@ -91,6 +96,8 @@ func TestNoAllocations(t *testing.T) {
 		inCapsule bool
 		cfg       func(*Config)
 	}{
+		{"read of lent memory", nvme.CmdRead, 32, 4096, false, nil},
+		{"read of 128 KiB of lent memory", nvme.CmdRead, 16, 128 << 10, false, nil},
 		{"read", nvme.CmdRead, 32, 4096, false, nil},
 		{"read, depth 1", nvme.CmdRead, 1, 4096, false, nil},
 		{"write", nvme.CmdWrite, 32, 4096, false, nil},
@@ -101,13 +108,16 @@ func TestNoAllocations(t *testing.T) {
 		{"event mode", nvme.CmdRead, 4, 4096, false, func(c *Config) { c.Poll = PollEvent }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := newEnv(t, envOptions{cfg: func(cfg *Config) {
+			e, d := lentEnv(t, envOptions{cfg: func(cfg *Config) {
 				cfg.PollGroups = 1
 				if c.cfg != nil {
 					c.cfg(cfg)
 				}
 			}})
 			p := newPump(e, c.op, c.depth, c.size, c.inCapsule)
+			if strings.Contains(c.name, "lent") {
+				p.lends()
+			}
 			e.must(p.start(c.depth))
 			run := func(n int) {
 				for end := p.done + n; p.done < end; {
@@ -115,6 +125,11 @@ func TestNoAllocations(t *testing.T) {
 					runtime.Gosched()
 				}
 			}
+			defer func() {
+				if lent := d.loans.Load(); p.nsid == extraNS && lent < int64(p.done) {
+					t.Errorf("%d of %d reads were lent", lent, p.done)
+				}
+			}()
 			n := 4000
 			if c.size > 128<<10 {
 				n = 400
