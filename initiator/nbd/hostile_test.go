@@ -284,3 +284,20 @@ func FuzzRequests(f *testing.F) {
 
 // cut says whether an error is that of a connection the server has cut.
 func cut(err error) bool { return errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) }
+
+// Clients come and go without end.
+func TestManyClients(t *testing.T) {
+	r := newRig(t, Options{Queues: 1})
+	rounds := 3000
+	if testing.Short() {
+		rounds = 600
+	}
+	for i := range rounds {
+		k := r.connect()
+		k.send(requestHeader(cmdRead, 0, 1, 0, 512)[:i%headerSize])
+		k.closeWrite()
+		k.gone()
+		r.must(k.Close())
+	}
+	r.eventually("all are gone", func() bool { return r.srv.Clients() == 0 })
+}

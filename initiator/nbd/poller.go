@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"sync"
@@ -144,8 +145,9 @@ func (p *poller) wake() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.waker >= 0 {
-		one := [8]byte{7: 1}
-		_, _ = unix.Write(p.waker, one[:]) // when it is full there are events enough
+		var one [8]byte
+		binary.NativeEndian.PutUint64(one[:], 1)
+		_, _ = unix.Write(p.waker, one[:]) // nobody reads it, and 2^64 wakes do not come
 	}
 }
 
