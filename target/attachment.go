@@ -24,6 +24,7 @@ type attachment struct {
 	dirty bool // in Group.dirty: waiting is not empty
 	busy  bool // in Group.busy: operations are in flight
 	loans int  // requests that hold memory of lender
+	warm  int  // in Group.warm when above 0: Arms that are left
 
 	onIdle func(backend.Queue) // set by detach: takes the queue when idle
 
@@ -97,6 +98,7 @@ func (g *Group) attach(n *Namespace) (*attachment, error) {
 	// Room for all of them, so that marking one allocates nothing.
 	g.dirty = append(make([]*attachment, 0, 2*len(g.open)), g.dirty...)
 	g.busy = append(make([]*attachment, 0, 2*len(g.open)), g.busy...)
+	g.warm = append(make([]*attachment, 0, 2*len(g.open)), g.warm...)
 	return a, nil
 }
 
@@ -141,6 +143,7 @@ func (g *Group) checkIdle(a *attachment) {
 	}
 	idle := a.onIdle
 	a.onIdle = nil
+	g.cool(a)
 	for i, o := range g.open {
 		if o == a {
 			g.open[i] = g.open[len(g.open)-1]
@@ -233,7 +236,7 @@ func (g *Group) Poll() int {
 	if len(g.busy) > 0 {
 		g.now = g.target.now() // latencies end here, not at the top of the turn
 	}
-	reaped := 0
+	reaped := g.reapWarm()
 	for i := 0; i < len(g.busy); {
 		a := g.busy[i]
 		reaped += g.reap(a)
@@ -299,10 +302,12 @@ func (a *attachment) failed(r *Request, st nvme.Status) nvme.Status {
 	return st
 }
 
-// Arm asks every backend queue with operations in flight for one Wake. Poll
+// Arm asks every backend queue with operations in flight, or that has lent of
+// late, for one Wake. Poll
 // once more after it and before sleeping.
 func (g *Group) Arm() {
 	for _, a := range g.busy {
 		a.queue.Arm()
 	}
+	g.armWarm()
 }

@@ -56,6 +56,7 @@ type Group struct {
 	open   []*attachment // all, those being detached included
 	dirty  []*attachment // with requests to submit
 	busy   []*attachment // with operations in flight
+	warm   []*attachment // that have lent of late
 	memory [][]byte      // of RegisterMemory
 	stats  groupStats
 	loans  loanClock
@@ -143,6 +144,6 @@ func (g *Group) Close() error {
 		}
 		errs = append(errs, a.queue.Close())
 	}
-	g.atts, g.open, g.dirty, g.busy = nil, nil, nil, nil
+	g.atts, g.open, g.dirty, g.busy, g.warm = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }

@@ -1,6 +1,10 @@
 package target
 
-import "github.com/nvmf-go/nvmf/nvme"
+import (
+	"slices"
+
+	"github.com/nvmf-go/nvmf/nvme"
+)
 
 // A backend that has the data of a read in memory lends that memory
 // (backend.Lender), and the transport sends from it: no buffer is taken and no
@@ -29,7 +33,56 @@ func (q *Queue) borrow(n *Namespace, r *Request) bool {
 	}
 	r.Loan, r.core.att, r.core.lent = lent, a, true
 	a.loans++
+	if a.warm == 0 {
+		q.group.warm = append(q.group.warm, a)
+	}
+	a.warm = armsAfterLoan
 	return true
+}
+
+// armsAfterLoan is for how many sleeps of the group a queue that has lent is
+// still looked after, though nothing of ours is in it: it may be at work on its
+// own, as a cache that reads ahead of who reads.
+const armsAfterLoan = 4
+
+// reapWarm lets queues that have lent get on with what they do on their own.
+func (g *Group) reapWarm() (reaped int) {
+	for _, a := range g.warm {
+		if a.busy {
+			continue // Poll reaps it
+		}
+		n := a.queue.Reap(g.done[:])
+		for i := range g.done[:n] {
+			g.complete(a, g.done[i])
+		}
+		reaped += n
+	}
+	return reaped
+}
+
+// armWarm asks queues that have lent for a wake-up, some times.
+func (g *Group) armWarm() {
+	for i := 0; i < len(g.warm); {
+		a := g.warm[i]
+		if !a.busy {
+			a.queue.Arm()
+		}
+		if a.warm--; a.warm > 0 {
+			i++
+			continue
+		}
+		last := len(g.warm) - 1
+		g.warm[i] = g.warm[last]
+		g.warm = g.warm[:last]
+	}
+}
+
+// cool forgets that a has lent.
+func (g *Group) cool(a *attachment) {
+	if a.warm > 0 {
+		a.warm = 0
+		g.warm = slices.DeleteFunc(g.warm, func(o *attachment) bool { return o == a })
+	}
 }
 
 // Release gives the loan of r back (Transfer.Lent), once: when nothing reads the

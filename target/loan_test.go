@@ -31,6 +31,18 @@ type lendingQueue struct {
 	*fakeQueue
 	d    *lendingDevice
 	lent int
+
+	reaps, arms int
+}
+
+func (q *lendingQueue) Reap(done []backend.Completion) int {
+	q.reaps++
+	return q.fakeQueue.Reap(done)
+}
+
+func (q *lendingQueue) Arm() {
+	q.arms++
+	q.fakeQueue.Arm()
 }
 
 func (q *lendingQueue) Lend(offset, length uint64, bufs [][]byte) ([][]byte, bool) {
@@ -241,6 +253,41 @@ func TestRemovedWhileLent(t *testing.T) {
 	if d.openQueues() != 0 {
 		t.Error("the backend queue is still open")
 	}
+}
+
+// A queue that lends is reaped and armed as long as it may be at work on its
+// own, and then left alone.
+func TestWarm(t *testing.T) {
+	r, _, d, l := lendingRig(t)
+	g := l.f.g
+	read := func() { r.ok(l, blockCmd(nvme.CmdRead, 1, 0, 8, 0), nil, 4096) }
+	read()
+	q := lending(l)
+	for range 2 {
+		q.reaps, q.arms = 0, 0
+		for range 10 {
+			g.Poll()
+		}
+		if q.reaps != 10 {
+			t.Errorf("%d reaps in 10 turns", q.reaps)
+		}
+		for range 10 {
+			g.Arm()
+		}
+		g.Poll()
+		if q.arms != armsAfterLoan || q.reaps != 10 || len(g.warm) != 0 {
+			t.Errorf("%d arms, %d reaps, %d queues kept", q.arms, q.reaps, len(g.warm))
+		}
+		read()
+	}
+	d.hold(true) // with something in flight it is armed once, not twice
+	q.arms = 0
+	r.do(l, blockCmd(nvme.CmdWrite, 1, 0, 8, 0), make([]byte, 4096), 4096)
+	g.Arm()
+	if q.arms != 1 {
+		t.Errorf("armed %d times", q.arms)
+	}
+	d.hold(false)
 }
 
 // Latencies of loans are measured with one reading of the clock for several.
