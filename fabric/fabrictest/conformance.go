@@ -109,6 +109,17 @@ var conformanceTests = []struct {
 	{"Invalidate/Remote", testSendInvalidate},
 	{"Invalidate/Errors", testWindowErrors},
 
+	{"UC/Send", testUnreliableSend},
+	{"UC/Write", testUnreliableWrite},
+	{"UC/Drops", testUnreliableDrops},
+	{"UC/Errors", testUnreliableErrors},
+	{"UC/States", testUnreliableStates},
+	{"UD/Send", testDatagramSend},
+	{"UD/Scatter", testDatagramScatter},
+	{"UD/Drops", testDatagramDrops},
+	{"UD/Many", testDatagramMany},
+	{"UD/Errors", testDatagramErrors},
+
 	{"SRQ", testSRQ},
 	{"RNR/Retried", testRNRRetried},
 	{"RNR/Exceeded", testRNRExceeded},

@@ -107,6 +107,9 @@ func (d *Device) Remove() {
 		c.end(opError("connection", d.info.Name, errRemoved), false)
 		l.wake()
 	}
+	for _, l := range d.net.looseOf(d) {
+		_ = l.Stop()
+	}
 }
 
 func (d *Device) current() *device {
@@ -156,11 +159,13 @@ func (d *Device) has(a netip.Addr) bool {
 }
 
 // device is a Device while a program has it open; it implements
-// fabric.Device and fabric.MemoryWindower.
+// fabric.Device, fabric.MemoryWindower, fabric.UnreliableConnector and
+// fabric.DatagramDevice.
 type device struct {
 	*core.Device
-	hw  *Device
-	net *Network
+	hw      *Device
+	net     *Network
+	handles core.Handles
 }
 
 // Info describes the device.
@@ -196,7 +201,7 @@ type completionQueue struct {
 
 // node is a QP's place in the list of one of its CQs.
 type node struct {
-	q      *queuePair
+	q      interface{ run() } // inside the owner's Poll
 	cq     *completionQueue
 	next   *node
 	queued atomic.Bool

@@ -18,6 +18,9 @@
 // So the responder's owner has to poll for anything to happen, as with any
 // software provider.
 //
+// The unreliable services (UC, UD) are there too. Their packets are those of
+// RoCE, copied from the one QP's Poll to a bounded queue of the other.
+//
 // Time (delays, retries) is that of package time: in a testing/synctest bubble
 // it is virtual.
 //

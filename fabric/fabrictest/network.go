@@ -36,6 +36,7 @@ type Network struct {
 	owners  map[netip.Addr]*Device
 	faults  map[addrPair]*Faults
 	links   map[*link]struct{}
+	loose   map[looseKey]*loose
 	port    uint16
 	devices int
 }
@@ -51,7 +52,9 @@ func pairOf(a, b netip.Addr) addrPair {
 }
 
 // Faults is what happens to messages between two addresses, in both directions.
-// The transport recovers from them until its retries are used up.
+// The transport recovers from them until its retries are used up. Of the
+// unreliable services, which do not recover, Cut and Drop count: each packet is
+// lost or not.
 type Faults struct {
 	// Cut stops everything, silently.
 	Cut bool
@@ -79,6 +82,7 @@ func NewNetwork(o Options) *Network {
 		owners: make(map[netip.Addr]*Device),
 		faults: make(map[addrPair]*Faults),
 		links:  make(map[*link]struct{}),
+		loose:  make(map[looseKey]*loose),
 	}
 }
 
@@ -107,6 +111,7 @@ func defaultLimits() fabric.Limits {
 		MaxSGE: 32, MaxReadSGE: 32, MaxInline: 512, MaxORD: 128, MaxIRD: 128,
 		MaxMRSize: 1 << 40, MaxMessage: 1 << 31,
 		Atomics: true, MemoryWindows: true, SendInvalidate: true, RNR: true,
+		UnreliableConnections: true, Datagrams: true,
 	}
 }
 

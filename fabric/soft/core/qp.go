@@ -206,9 +206,7 @@ func (q *QP) CheckRemote(key uint32, addr uint64, n uint32, need fabric.Access) 
 // Flush ends every posted WR with StatusFlushed, in order. The QP must be in
 // the error state and nothing of it may be under way any more.
 func (q *QP) Flush() {
-	for q.sq.Pending() > 0 {
-		q.CompleteSend(fabric.StatusFlushed, 0)
-	}
+	q.FlushSends()
 	for q.cur.Held || q.srq == nil && q.TakeRecv() {
 		q.CompleteRecv(fabric.Completion{Status: fabric.StatusFlushed, Op: fabric.OpRecv})
 	}

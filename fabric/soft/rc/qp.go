@@ -130,6 +130,29 @@ func (p *Packet) Len() int {
 	return len(p.Header) + p.Size + wire.PadLen(p.Size) + wire.ICRCLen
 }
 
+// Gather points Data to size bytes of the message of q's WR at pos, from off on.
+// It is false when they are not accessible. It is for QPs of every service.
+func (p *Packet) Gather(q *core.QP, pos uint32, off uint64, size int) bool {
+	p.Size = size
+	if size == 0 {
+		return true
+	}
+	sq := q.Sends()
+	if sq.At(pos).Flags&fabric.FlagInline != 0 {
+		p.Data = append(p.Data, sq.Inline(pos)[off:off+uint64(size)])
+		return true
+	}
+	for t, sges := q.Device().Table(), sq.SGEs(pos); size > 0; {
+		b, fault := t.Slice(sges, off, uint32(size), 0)
+		if fault != core.FaultNone || len(b) == 0 {
+			return false
+		}
+		p.Data = append(p.Data, b)
+		off, size = off+uint64(len(b)), size-len(b)
+	}
+	return true
+}
+
 // Next makes the next packet that is due: answers that must not wait, then
 // requests, then, if all is set, the acknowledgement that others could still
 // join. It is false when there is none now. Local operations of the send queue

@@ -37,7 +37,7 @@ func (r *requester) putData(p *Packet, wr *core.Send) int {
 	off := uint64(r.idx) * uint64(mtu)
 	size := int(min(uint64(wr.Length)-off, uint64(mtu)))
 	last := off+uint64(size) == uint64(wr.Length)
-	if !r.gather(p, off, size) {
+	if !p.Gather(&r.q.QP, r.pos, off, size) {
 		r.failLater(fabric.StatusLocalProtection)
 		return 0
 	}
@@ -70,29 +70,6 @@ func (r *requester) putBTH(p *Packet, op wire.Opcode, f wire.BTHFlags, size int,
 	}
 	p.Header = p.Header[:op.Len()]
 	wire.BTH(p.Header).Put(op, f, wire.PadLen(size), r.q.cfg.DestQPN, r.nxt)
-}
-
-// gather points p.Data to size bytes of the WR's message from off on. It is
-// false when they are not accessible.
-func (r *requester) gather(p *Packet, off uint64, size int) bool {
-	p.Size = size
-	if size == 0 {
-		return true
-	}
-	sq := r.q.Sends()
-	if sq.At(r.pos).Flags&fabric.FlagInline != 0 {
-		p.Data = append(p.Data, sq.Inline(r.pos)[off:off+uint64(size)])
-		return true
-	}
-	for t, sges := r.q.Device().Table(), sq.SGEs(r.pos); size > 0; {
-		b, fault := t.Slice(sges, off, uint32(size), 0)
-		if fault != core.FaultNone || len(b) == 0 {
-			return false
-		}
-		p.Data = append(p.Data, b)
-		off, size = off+uint64(len(b)), size-len(b)
-	}
-	return true
 }
 
 // putRead makes a READ request for the responses from the cursor to the end of

@@ -192,14 +192,10 @@ func (c *conn) start(cfg rc.Config) error {
 	cfg.RecvPSN, cfg.Window, cfg.MinTimeout, cfg.RNRTimer = c.recvPSN, o.Window, o.MinTimeout, wire.RNRCode(o.RNRDelay)
 	cfg.Stats = &c.qp.e.stats
 	c.Outbound, c.Inbound = cfg.ORD, cfg.IRD
-	tos := int16(-1)
-	if c.cfg.TrafficClass != 0 {
-		tos = int16(c.cfg.TrafficClass)
-	}
 	q := c.qp
 	q.Start(cfg)
 	q.peer = c.Remote.Addr()
-	q.path = q.e.tx.newPath(netip.AddrPortFrom(q.peer, o.Port), c.dev.zone, cfg.DestQPN, tos)
+	q.path = q.e.tx.newPath(netip.AddrPortFrom(q.peer, o.Port), c.dev.zone, cfg.DestQPN, tosOf(c.cfg.TrafficClass))
 	if !q.States().Connect() {
 		return fmt.Errorf("%w: it failed during the handshake", fabric.ErrQPError)
 	}

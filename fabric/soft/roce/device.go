@@ -21,6 +21,7 @@ func limits() fabric.Limits {
 		MaxSGE: 32, MaxReadSGE: 32, MaxInline: 512, MaxORD: maxReads, MaxIRD: maxReads,
 		MaxMRSize: 1 << 46, MaxMessage: 1 << 30,
 		Atomics: true, MemoryWindows: true, SendInvalidate: true, RNR: true,
+		UnreliableConnections: true, Datagrams: true,
 	}
 }
 
@@ -29,7 +30,8 @@ const maxReads = 128
 
 // device is one local address while it is open: its sockets, its connection
 // manager, and the engines of its completion queues. It implements
-// fabric.Device and fabric.MemoryWindower.
+// fabric.Device, fabric.MemoryWindower, fabric.UnreliableConnector and
+// fabric.DatagramDevice.
 type device struct {
 	*core.Device
 	p       *Provider
@@ -41,6 +43,7 @@ type device struct {
 	control *control
 	engines [maxEngines + 1]atomic.Pointer[engine]
 	gone    chan struct{} // closed when the address is free again
+	handles core.Handles
 
 	mu      sync.Mutex
 	users   map[*engine]int // CQs of each

@@ -63,6 +63,13 @@ type engine struct {
 	timers timers
 	alarm  time.Duration // when timer goes off, if the owner sleeps
 	stats  rc.Stats
+
+	loose        map[uint32]unreliable // QPs without connections
+	eager, spare []unreliable          // those with something to send, and the list of before
+	paths        datagramPaths
+	headers      bool        // the socket tells class and hop limit
+	parsed       wire.Packet // the one being handed to such a QP
+
 	lost   uint64 // packets for nobody
 	strewn uint64 // packets for another engine
 }
@@ -78,7 +85,8 @@ func newEngine(d *device) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{dev: d, index: index, qps: make(map[uint32]*queuePair)}
+	e := &engine{dev: d, index: index, qps: make(map[uint32]*queuePair), loose: make(map[uint32]unreliable)}
+	e.paths.of = make(map[uint32]handlePath)
 	if err := e.rx.init(p.rx, netip.AddrPortFrom(d.addr, d.opts().Port)); err != nil {
 		d.socks.give(index)
 		return nil, fmt.Errorf("receive buffers: %w", err)
@@ -94,6 +102,9 @@ func newEngine(d *device) (*engine, error) {
 func (e *engine) close() {
 	e.timer.Stop()
 	e.dev.waiter.forget(e)
+	if e.headers {
+		e.tellHeaders(0)
+	}
 	e.dev.socks.give(e.index)
 	e.rx.close()
 }
@@ -115,7 +126,7 @@ func (e *engine) do(fn func()) {
 // progress is one pass of the owner, inside its guard.
 func (e *engine) progress() {
 	e.mail.Run()
-	if len(e.qps) == 0 {
+	if len(e.qps)+len(e.loose) == 0 {
 		return
 	}
 	now := clock()
@@ -215,12 +226,7 @@ func (e *engine) dispatch(from netip.Addr, p *wire.Packet, b []byte, now time.Du
 	q := e.last
 	if q == nil || q.Num() != qpn {
 		if q = e.find(qpn); q == nil {
-			if qpn == wire.GSIQP || qpn&groupMask != e.index {
-				e.strewn++
-				e.dev.forward(from, qpn, b)
-			} else {
-				e.lost++
-			}
+			e.dispatchLoose(from, qpn, p, b)
 			return
 		}
 		e.last = q
@@ -257,6 +263,7 @@ func (e *engine) takeStrays(now time.Duration) {
 	e.strayMu.Lock()
 	strays := e.strays
 	e.strays = nil
+	e.rx.at = noHeader
 	e.astray.Store(0)
 	e.strayMu.Unlock()
 	for _, s := range strays {
@@ -310,6 +317,9 @@ func (e *engine) flush(now time.Duration, all bool) {
 		if e.tx.blocked() {
 			return
 		}
+	}
+	if len(e.eager) > 0 {
+		e.flushLoose()
 	}
 	if e.tx.batch.n > 0 {
 		e.tx.send()
@@ -385,7 +395,7 @@ func (e *engine) drop(q *queuePair) {
 // waiter told what to wait for.
 func (e *engine) sleep() {
 	e.mail.Run()
-	if len(e.qps) == 0 {
+	if len(e.qps)+len(e.loose) == 0 {
 		return
 	}
 	now := clock()
@@ -398,7 +408,7 @@ func (e *engine) sleep() {
 // rest sees to it that the owner is woken for what is left to do after a
 // flush.
 func (e *engine) rest(now time.Duration) {
-	if e.active.len() > 0 && !e.tx.blocked() || e.astray.Load() > 0 || len(e.ending) > 0 {
+	if e.active.len()+len(e.eager) > 0 && !e.tx.blocked() || e.astray.Load() > 0 || len(e.ending) > 0 {
 		e.wake() // there is more than one pass can do
 		return
 	}

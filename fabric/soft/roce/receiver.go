@@ -15,6 +15,10 @@ const (
 	// maxPeers bounds the flows that are remembered: a peer can make up source
 	// ports.
 	maxPeers = 4096
+	// controlRoom is for the control messages of a datagram: its segment size,
+	// class and hop limit.
+	controlRoom = 96
+	noHeader    = -1
 )
 
 // flow is what is known of the packets from one address and port.
@@ -31,9 +35,10 @@ type receiver struct {
 	msgs  [rxMsgs]message
 	iovs  [rxMsgs]unix.Iovec
 	addrs [rxMsgs]rawAddr
-	ctrl  [rxMsgs][64]byte
+	ctrl  [rxMsgs][controlRoom]byte
 	buf   []byte // mmapped: rxMsgs*rxBytes
 	used  int    // messages of the last call whose headers are to be restored
+	at    int    // the datagram being looked at, or noHeader
 
 	flows    map[[unix.SizeofSockaddrInet6]byte]*flow
 	lastAddr [unix.SizeofSockaddrInet6]byte
@@ -86,6 +91,7 @@ func (r *receiver) receive() int {
 // size of the packets in it.
 func (r *receiver) datagram(i int) (f *flow, b []byte, segment int) {
 	m := &r.msgs[i]
+	r.at = i
 	r.addrs[i].n = m.hdr.Namelen
 	b = r.buf[i*rxBytes:][:m.n]
 	segment = len(b)
@@ -95,6 +101,15 @@ func (r *receiver) datagram(i int) (f *flow, b []byte, segment int) {
 		}
 	}
 	return r.flow(&r.addrs[i]), b, segment
+}
+
+// header is the class and the hop limit of the datagram being looked at, 0 where
+// the kernel has not told them.
+func (r *receiver) header() (class, hopLimit uint8) {
+	if r.at == noHeader || r.msgs[r.at].hdr.Controllen == 0 {
+		return 0, 0
+	}
+	return ipHeader(r.ctrl[r.at][:r.msgs[r.at].hdr.Controllen])
 }
 
 // flow is what is known of packets from that address.

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -107,21 +108,54 @@ func putCmsg(b []byte, level, kind int32, v uint64, size int) int {
 	return unix.CmsgSpace(size)
 }
 
+// nextCmsg takes the first control message of b apart. What is left is nil at
+// the end.
+func nextCmsg(b []byte) (level, kind int32, data, left []byte) {
+	if len(b) < unix.SizeofCmsghdr {
+		return 0, 0, nil, nil
+	}
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
+	n, head := int(h.Len), unix.CmsgLen(0)
+	if n < head || n > len(b) {
+		return 0, 0, nil, nil
+	}
+	return h.Level, h.Type, b[head:n], b[min(len(b), unix.CmsgSpace(n-head)):]
+}
+
 // segmentSize is the value of the UDP_GRO control message in b, 0 when there is
 // none: the datagram is one packet.
 func segmentSize(b []byte) int {
-	for len(b) >= unix.SizeofCmsghdr {
-		h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
-		n := int(h.Len)
-		if n < unix.SizeofCmsghdr || n > len(b) {
-			return 0
+	for b != nil {
+		level, kind, data, left := nextCmsg(b)
+		if level == solUDP && kind == udpGRO && len(data) >= 4 {
+			return int(*(*int32)(unsafe.Pointer(&data[0])))
 		}
-		if h.Level == solUDP && h.Type == udpGRO && n >= unix.CmsgLen(4) {
-			return int(*(*int32)(unsafe.Pointer(&b[unix.CmsgLen(0)])))
-		}
-		b = b[min(len(b), unix.CmsgSpace(n-unix.CmsgLen(0))):]
+		b = left
 	}
 	return 0
+}
+
+// ipHeader is what the control messages in b say of the IP header: TOS or
+// traffic class, and TTL or hop limit.
+func ipHeader(b []byte) (class, hopLimit uint8) {
+	for b != nil {
+		level, kind, data, left := nextCmsg(b)
+		b = left
+		if len(data) == 0 {
+			continue
+		}
+		v := data[0]
+		if len(data) >= 4 {
+			v = uint8(binary.NativeEndian.Uint32(data))
+		}
+		switch {
+		case level == unix.IPPROTO_IP && kind == unix.IP_TOS, level == unix.IPPROTO_IPV6 && kind == unix.IPV6_TCLASS:
+			class = v
+		case level == unix.IPPROTO_IP && kind == unix.IP_TTL, level == unix.IPPROTO_IPV6 && kind == unix.IPV6_HOPLIMIT:
+			hopLimit = v
+		}
+	}
+	return class, hopLimit
 }
 
 // option is a socket option to set and what it is for.
