@@ -80,11 +80,13 @@ func again(ctx context.Context, client *admin.Client, old *daemon.Status, d time
 
 func printStatus(w io.Writer, old, st *daemon.Status) {
 	fmt.Fprintf(w, "nvmf-target %s, pid %d, up %v, %s\n", st.Version, st.Process.PID, st.Uptime.Round(time.Second), st.File)
-	fmt.Fprintf(w, "memory %s resident, %s registered of at most %s; %d connections, %d rejected, %d Connects refused\n",
+	fmt.Fprintf(w, "memory %s resident, %s registered of at most %s, beside %s of caches; %d connections, %d rejected, %d Connects refused\n",
 		humanize.IBytes(st.Process.RSS), humanize.IBytes(uint64(st.RDMA.MemoryUsed)), humanize.IBytes(uint64(st.RDMA.MemoryLimit)),
+		humanize.IBytes(uint64(st.RDMA.LentMemory)),
 		st.RDMA.Connections, st.RDMA.Rejected, st.Refusals)
 	printListeners(w, st)
 	printNamespaces(w, old, st)
+	printCaches(w, old, st)
 	printControllers(w, st)
 	printQueues(w, old, st)
 }

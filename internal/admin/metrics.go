@@ -34,6 +34,7 @@ var (
 	nsErrors     = desc("namespace_errors_total", "Commands that failed.", "subsystem", "nsid", "backend")
 	nsMedia      = desc("namespace_media_errors_total", "Commands that the medium failed.", "subsystem", "nsid", "backend")
 	nsLatency    = desc("namespace_latency_seconds", "From the command's arrival to the end of the backend's work.", "subsystem", "nsid", "backend", "op")
+	nsLent       = desc("namespace_lent_latency_seconds", "As nvmf_namespace_latency_seconds, of reads that were answered from the cache's own memory.", "subsystem", "nsid", "backend")
 	hostOps      = desc("host_commands_total", "Commands of a host that ended.", "host", "subsystem", "op")
 	hostData     = desc("host_bytes_total", "Bytes of blocks of a host.", "host", "subsystem", "op")
 	hostErrors   = desc("host_errors_total", "Commands of a host that failed.", "host", "subsystem")
@@ -47,6 +48,8 @@ var (
 	rdmaConns    = desc("rdma_connections", "Queue pairs connected or being set up.")
 	rdmaRejected = desc("rdma_rejected_total", "Connection requests rejected.")
 	rdmaMemory   = desc("rdma_registered_bytes", "Memory registered with devices.")
+	rdmaLent     = desc("rdma_lent_registered_bytes", "Pages of caches that are registered with devices, beside nvmf_rdma_registered_bytes.")
+	rdmaLentData = desc("rdma_lent_bytes_total", "Bytes sent straight from pages of caches.")
 	rdmaLimit    = desc("rdma_memory_limit_bytes", "Bound of nvmf_rdma_registered_bytes.")
 	groupWaits   = desc("rdma_waits_total", "Commands, or turns, that waited for a resource.", "group", "for")
 	groupTurns   = desc("rdma_turns_total", "Turns of the poll group's loop.", "group")
@@ -80,6 +83,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for i := range st.Hosts {
 		e.host(&st.Hosts[i])
+	}
+	for i := range st.Caches {
+		e.cache(&st.Caches[i])
 	}
 	e.count(refusals, st.Refusals)
 	e.gauge(discGen, float64(st.Discovery))
@@ -125,6 +131,9 @@ func (e emitter) namespace(nqn string, n *daemon.NamespaceStatus) {
 	e.count(nsMedia, n.Counters.MediaErrors, id...)
 	e.ops(&n.Counters, nsOps, nsData, id...)
 	e.latency(nsLatency, &n.Read, &n.Write, id...)
+	if n.Lent.Count > 0 {
+		e.histogram(nsLent, &n.Lent, id...)
+	}
 }
 
 func decimal(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
@@ -182,6 +191,8 @@ func (e emitter) rdma(r *daemon.RDMAStatus) {
 	e.gauge(rdmaConns, float64(r.Connections))
 	e.count(rdmaRejected, r.Rejected)
 	e.gauge(rdmaMemory, float64(r.MemoryUsed))
+	e.gauge(rdmaLent, float64(r.LentMemory))
+	e.count(rdmaLentData, r.LentBytes)
 	e.gauge(rdmaLimit, float64(r.MemoryLimit))
 	for i, g := range r.Groups {
 		id := strconv.Itoa(i)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nvmf-go/nvmf/backend/cache"
 	"github.com/nvmf-go/nvmf/nvme"
 )
 
@@ -108,7 +109,22 @@ type Backend struct {
 	ReadOnly  bool   `yaml:"read_only"`  // default false
 	Engine    string `yaml:"engine"`     // file: auto, io_uring or threads; default auto
 	Direct    string `yaml:"direct"`     // file: auto, on or off: O_DIRECT; default auto
+	Cache     Cache  `yaml:"cache"`      // memory in front of the medium; default none
 }
+
+// Cache is memory in front of a backend. A change reopens the backend.
+type Cache struct {
+	Size      Size   `yaml:"size"`      // all of its memory, pages and what it keeps of them; required
+	Page      Size   `yaml:"page"`      // a power of two, 4KiB to 64KiB; default 4KiB
+	ReadAhead Size   `yaml:"readahead"` // beyond a sequential reader, at most; 0 to 4MiB, 0 is off; default 128KiB
+	Admission string `yaml:"admission"` // tinylfu or all: what is kept of what is read; default tinylfu
+}
+
+// On says whether there is a cache.
+func (c Cache) On() bool { return c.Size > 0 }
+
+// maxCache is the most memory of one cache.
+const maxCache = 1 << 40
 
 // Subsystem is an NVM subsystem.
 type Subsystem struct {
@@ -172,6 +188,10 @@ func (l *Listener) setDefaults() {
 }
 
 func (b *Backend) setDefaults() { *b = Backend{BlockSize: 512, Engine: "auto", Direct: "auto"} }
+
+func (c *Cache) setDefaults() {
+	*c = Cache{Page: cache.DefaultPage, ReadAhead: 128 << 10, Admission: string(cache.TinyLFU)}
+}
 
 func (s *Subsystem) setDefaults() { s.Model = "nvmf" }
 

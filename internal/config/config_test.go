@@ -113,6 +113,26 @@ func TestHostsList(t *testing.T) {
 	}
 }
 
+// A cache that the file does not have is none; one that it has gets its
+// defaults, and a zero is a zero.
+func TestCache(t *testing.T) {
+	for yaml, want := range map[string]Cache{
+		"":                     {},
+		", cache:":             {},
+		", cache: {size: 1GB}": {Size: 1e9, Page: 4096, ReadAhead: 128 << 10, Admission: "tinylfu"},
+		", cache: {size: 1MiB, page: 64KiB, readahead: 0, admission: all}": {Size: 1 << 20, Page: 64 << 10, Admission: "all"},
+	} {
+		f, err := Parse("x", []byte(strings.Replace(good, "block_size: 4096}", "block_size: 4096"+yaml+"}", 1)))
+		if err != nil {
+			t.Errorf("%q: %v", yaml, err)
+			continue
+		}
+		if c := f.Backends[0].Cache; c != want || c.On() != (want.Size > 0) {
+			t.Errorf("%q: %+v", yaml, c)
+		}
+	}
+}
+
 func TestMissingFile(t *testing.T) {
 	if _, err := Load(filepath.Join(t.TempDir(), "no.yaml")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)

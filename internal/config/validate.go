@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/nvmf-go/nvmf/backend"
+	"github.com/nvmf-go/nvmf/backend/cache"
 	"github.com/nvmf-go/nvmf/nvme"
 )
 
@@ -144,6 +147,32 @@ func (f *File) validateBackends(d *decoder) {
 		d.oneOf(at+".engine", b.Engine, "auto", "io_uring", "threads")
 		d.oneOf(at+".direct", b.Direct, "auto", "on", "off")
 		b.validateType(d, at, paths)
+		if n := d.pos[at+".cache"]; n != nil && !isNull(n) && !d.failed(at+".cache") {
+			b.Cache.validate(d, at+".cache")
+		}
+	}
+}
+
+func (c Cache) validate(d *decoder, at string) {
+	d.oneOf(at+".admission", c.Admission, string(cache.TinyLFU), string(cache.AdmitAll))
+	d.size(at+".readahead", c.ReadAhead, 0, cache.MaxReadAhead)
+	if d.failed(at+".page") || d.failed(at+".size") {
+		return
+	}
+	if c.Page < cache.MinPage || c.Page > cache.MaxPage || c.Page&(c.Page-1) != 0 {
+		d.bad(at+".page", c.Page.String(), fmt.Sprintf("expected a power of two from %v to %v", Size(cache.MinPage), Size(cache.MaxPage)))
+		return
+	}
+	if !d.pos.has(at + ".size") {
+		d.bad(at+".size", "", "missing: the memory of the cache")
+		return
+	}
+	_, err := cache.MemoryNeeded(uint64(c.Size), int(c.Page))
+	if few := (*backend.OptionError)(nil); errors.As(err, &few) {
+		d.bad(at+".size", c.Size.String(), "expected "+few.Want)
+	}
+	if c.Size > maxCache {
+		d.bad(at+".size", c.Size.String(), fmt.Sprintf("expected at most %v", Size(maxCache)))
 	}
 }
 

@@ -15,8 +15,37 @@ import (
 
 // backendState is an open backend and the configuration it was opened with.
 type backendState struct {
-	cfg config.Backend
-	dev backend.Device
+	cfg    config.Backend
+	medium backend.Device
+	cache  *cacheState    // over the medium; nil when there is none
+	dev    backend.Device // what namespaces see: one of the two
+}
+
+// openState opens a backend, with its cache.
+func (d *Daemon) openState(b config.Backend) (*backendState, error) {
+	medium, err := d.open(b)
+	if err != nil {
+		return nil, err
+	}
+	s := &backendState{cfg: b, medium: medium, dev: medium}
+	if !b.Cache.On() {
+		return s, nil
+	}
+	if s.cache, err = d.addCache(b, medium); err != nil {
+		return nil, errors.Join(err, medium.Close())
+	}
+	s.dev = s.cache.dev
+	return s, nil
+}
+
+// closeState fails with backend.ErrBusy, and nothing is done, while queues are
+// open.
+func (d *Daemon) closeState(b *backendState) error {
+	err := b.dev.Close()
+	if errors.Is(err, backend.ErrBusy) || b.cache == nil {
+		return err
+	}
+	return errors.Join(err, d.drop(b.cache))
 }
 
 // memHeadroom is how far a mem backend may grow by reload, as a factor: that
@@ -70,17 +99,18 @@ func (b *backendState) resize(to config.Backend) error {
 		return fmt.Errorf("backend %s: size %v: %w", to.Name, to.Size, err)
 	}
 	b.cfg = to
-	return nil
+	_, err := b.dev.Refresh() // a cache has to learn it
+	return err
 }
 
 func (b *backendState) fit(to config.Backend) error {
 	size := uint64(to.Size)
-	if r, ok := b.dev.(resizer); ok {
+	if r, ok := b.medium.(resizer); ok {
 		return r.Resize(size)
 	}
-	info := b.dev.Info()
+	info := b.medium.Info()
 	now := info.Blocks * uint64(info.BlockSize)
-	g, grows := b.dev.(grower)
+	g, grows := b.medium.(grower)
 	switch {
 	case size == 0 || size == now: // as it is
 		return nil
@@ -107,13 +137,13 @@ func (d *Daemon) openBackends(f *config.File, r *Result) {
 			}
 			continue
 		}
-		dev, err := d.open(b)
+		s, err := d.openState(b)
 		if err != nil {
 			r.fail(fmt.Errorf("%w%s", err, without(f, b.Name)))
 			continue
 		}
-		d.backends[b.Name] = &backendState{b, dev}
-		info := dev.Info()
+		d.backends[b.Name] = s
+		info := s.dev.Info()
 		r.did("backend %s: %s, %d blocks of %d bytes, %s", b.Name, b.Type, info.Blocks, info.BlockSize, info.Engine)
 	}
 }
@@ -141,18 +171,18 @@ func (d *Daemon) closeBackends(f *config.File, r *Result) {
 			continue
 		}
 		delete(d.backends, name)
-		if err := b.dev.Close(); err != nil {
+		if err := d.closeState(b); err != nil {
 			// Its queues are still ending. The medium stays locked until they have.
 			r.fail(fmt.Errorf("backend %s: closing: %w", name, err))
-			go d.closeLater(b.dev)
+			go d.closeLater(b)
 			continue
 		}
 		r.did("backend %s: closed", name)
 	}
 }
 
-// closeLater closes a device once its queues have ended.
-func (d *Daemon) closeLater(dev backend.Device) {
+// closeLater closes a backend once its queues have ended.
+func (d *Daemon) closeLater(b *backendState) {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
 	for {
@@ -161,8 +191,8 @@ func (d *Daemon) closeLater(dev backend.Device) {
 			return
 		case <-t.C:
 		}
-		if err := dev.Close(); !errors.Is(err, backend.ErrBusy) {
-			d.log.Infof("backend %s: closed at last (%v)", dev.Info().Path, err)
+		if err := d.closeState(b); !errors.Is(err, backend.ErrBusy) {
+			d.log.Infof("backend %s: closed at last (%v)", b.cfg.Name, err)
 			return
 		}
 	}

@@ -50,6 +50,7 @@ type Daemon struct {
 
 	cfg       *config.File // nil before the first Reload
 	listeners map[string]*listener
+	caches    map[*cacheState]struct{} // of open backends
 	closed    bool
 }
 
@@ -104,6 +105,7 @@ func Start(ctx context.Context, f *config.File, o Options) (*Daemon, error) {
 	d := &Daemon{
 		log: o.Log, providers: o.Providers, target: t, transport: tr, started: time.Now(), open: o.open, retry: o.retry,
 		backends: map[string]*backendState{}, listeners: map[string]*listener{}, subs: map[nvme.NQN]*subsystemState{},
+		caches: map[*cacheState]struct{}{},
 	}
 	d.life, d.end = context.WithCancelCause(context.Background())
 	r := d.Reload(ctx, f)
@@ -187,7 +189,7 @@ func (d *Daemon) Close(ctx context.Context) error {
 		d.apply.Lock()
 		defer d.apply.Unlock()
 		for name, b := range d.backends {
-			note("closing backend "+name, b.dev.Close())
+			note("closing backend "+name, d.closeState(b))
 		}
 		note("closing providers", d.providers.Close())
 	}

@@ -28,6 +28,7 @@ type Status struct {
 	Subsystems  []SubsystemStatus  `json:"subsystems"`
 	Controllers []ControllerStatus `json:"controllers"`
 	Hosts       []HostStatus       `json:"hosts"`
+	Caches      []CacheStatus      `json:"caches,omitempty"`
 	RDMA        RDMAStatus         `json:"rdma"`
 	Discovery   uint64             `json:"discovery_generation"`
 	Refusals    uint64             `json:"connect_refusals"` // Connect commands
@@ -113,6 +114,7 @@ type NamespaceStatus struct {
 	Counters  Counters `json:"counters"`
 	Read      Latency  `json:"read_latency"`
 	Write     Latency  `json:"write_latency"`
+	Lent      Latency  `json:"lent_latency"` // of the reads that were answered from the cache's own memory
 }
 
 // ControllerStatus is a controller and its queues.
@@ -164,7 +166,9 @@ type HostNamespace struct {
 type RDMAStatus struct {
 	Connections int           `json:"connections"`
 	Rejected    uint64        `json:"rejected"`
-	MemoryUsed  int64         `json:"memory_used_bytes"`
+	MemoryUsed  int64         `json:"memory_used_bytes"` // without that of caches
+	LentMemory  int64         `json:"lent_memory_bytes"` // pages of caches, registered for sending
+	LentBytes   uint64        `json:"lent_bytes"`        // sent from there, by connections that are open or have ended
 	MemoryLimit int64         `json:"memory_limit_bytes"`
 	Groups      []GroupStatus `json:"groups"`
 }
@@ -202,6 +206,7 @@ func (d *Daemon) Status(ctx context.Context) (*Status, error) {
 	f := d.config()
 	s.File = f.Path
 	s.Listeners = d.listenerStatus(f, snap)
+	s.Caches = d.cacheStatus()
 	for i := range snap.Subsystems {
 		s.Subsystems = append(s.Subsystems, subsystemStatus(&snap.Subsystems[i]))
 	}
@@ -245,7 +250,7 @@ func subsystemStatus(t *target.SubsystemStatus) SubsystemStatus {
 			NSID: n.NSID, Backend: n.Name, Type: n.Type, Path: n.Path, Engine: n.Engine,
 			UUID: n.UUID.String(), NGUID: n.NGUID.String(), BlockSize: n.BlockSize, Bytes: n.Blocks * uint64(n.BlockSize),
 			ReadOnly: n.ReadOnly, Inflight: n.Inflight, Waiting: n.Waiting,
-			Counters: counters(&n.Counters), Read: latency(&n.Read), Write: latency(&n.Write),
+			Counters: counters(&n.Counters), Read: latency(&n.Read), Write: latency(&n.Write), Lent: latency(&n.Lent),
 		})
 	}
 	return s
@@ -276,9 +281,12 @@ func hostStatus(h *target.HostStatus) HostStatus {
 }
 
 func rdmaStatus(t *rdma.Snapshot) RDMAStatus {
-	s := RDMAStatus{Connections: t.Connections, Rejected: t.Rejected, MemoryUsed: t.MemoryUsed, MemoryLimit: t.MemoryLimit}
+	s := RDMAStatus{
+		Connections: t.Connections, Rejected: t.Rejected, MemoryUsed: t.MemoryUsed, LentMemory: t.LentMemory, MemoryLimit: t.MemoryLimit,
+	}
 	for i := range t.Groups {
 		g := &t.Groups[i]
+		s.LentBytes += g.LentBytes
 		s.Groups = append(s.Groups, GroupStatus{
 			Connections: len(g.Connections), Turns: g.Turns, Sleeps: g.Sleeps, Completions: g.Completions,
 			Capsules: g.Capsules, BufferWaits: g.BufferWaits, ReadWaits: g.ReadWaits, SendWaits: g.SendWaits, SlotWaits: g.SlotWaits,
