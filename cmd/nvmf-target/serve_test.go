@@ -20,6 +20,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/soft/roce"
 	"github.com/nvmf-go/nvmf/internal/admin"
 	"github.com/nvmf-go/nvmf/internal/daemon"
@@ -41,6 +42,7 @@ type rig struct {
 	ctx    context.Context
 	dir    string
 	client *admin.Client
+	device fabric.Device // of the host, once it has connected
 }
 
 func newRig(t *testing.T) *rig {
@@ -177,20 +179,27 @@ func (r *rig) status() *daemon.Status {
 	return st
 }
 
-// connect makes a host with one I/O queue.
-func (r *rig) connect() (*rdmatest.Session, *rdmatest.Queue) {
+// openHost opens the host's device.
+func (r *rig) openHost() {
 	r.t.Helper()
 	p, err := roce.New(roce.Options{})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { p.Close() })
-	dev, err := p.DeviceFor(r.ctx, hostAt, targetAt)
-	if err != nil {
+	if r.device, err = p.DeviceFor(r.ctx, hostAt, targetAt); err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(func() { dev.Close() })
-	h := &rdmatest.Host{Device: dev, Target: netip.AddrPortFrom(targetAt, 4420), NQN: "nqn.2026-11.io.nvmf:host", ID: nvme.HostID{1}}
+	r.t.Cleanup(func() { r.device.Close() })
+}
+
+// connect makes a controller of the host with one I/O queue.
+func (r *rig) connect() (*rdmatest.Session, *rdmatest.Queue) {
+	r.t.Helper()
+	if r.device == nil {
+		r.openHost()
+	}
+	h := &rdmatest.Host{Device: r.device, Target: netip.AddrPortFrom(targetAt, 4420), NQN: "nqn.2026-11.io.nvmf:host", ID: nvme.HostID{1}}
 	s, err := h.Admin(r.ctx, nqn, rdmatest.Options{})
 	if err != nil {
 		r.t.Fatal(err)
