@@ -1,6 +1,6 @@
 // Package iwarp is the software RNIC for iWARP: MPA, DDP and RDMAP over TCP, in
 // userspace and unprivileged, on the wire the same as the kernel's siw and
-// hardware.
+// hardware. It has connections only: RDMAP knows no unreliable service (UC, UD).
 //
 // A device is a local IP address. Each completion queue with connections has
 // an engine, which works inside the owner's Poll: bytes go from the socket to

@@ -3,6 +3,7 @@
 package roce
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/soft/psn"
@@ -31,23 +34,55 @@ type perftestPeer struct {
 	keys string
 }
 
-// connect answers the client's keys and connects the QPs.
-func (p *perftestPeer) connect(remote netip.Addr) error {
+// perftestClient is what the client's keys say of its QP.
+type perftestClient struct {
+	qpn, psn uint32
+}
+
+// readKeys answers the client until it says its keys.
+func (p *perftestPeer) readKeys() (c perftestClient, err error) {
 	b := make([]byte, 4096)
 	for n := 0; n != perftestKeys; { // before the keys: version, sizes, path MTU
-		var err error
 		if n, err = p.tcp.Read(b); err == nil && n != perftestKeys {
 			_, err = p.tcp.Write(b[:n])
 		}
 		if err != nil {
-			return err
+			return c, err
 		}
 	}
 	b = b[:perftestKeys]
-	var lid, reads, qpn, seq, rkey uint32
+	var lid, reads, rkey uint32
 	var va uint64
-	if _, err := fmt.Sscanf(string(b), "%x:%x:%x:%x:%x:%x:", &lid, &reads, &qpn, &seq, &rkey, &va); err != nil {
-		return fmt.Errorf("keys %q: %w", b, err)
+	if _, err := fmt.Sscanf(string(b), "%x:%x:%x:%x:%x:%x:", &lid, &reads, &c.qpn, &c.psn, &rkey, &va); err != nil {
+		return c, fmt.Errorf("keys %q: %w", b, err)
+	}
+	return c, nil
+}
+
+// perftestPSN is where our sequence numbers begin.
+const perftestPSN = 0x123456
+
+// writeKeys says ours.
+func (p *perftestPeer) writeKeys(qpn uint32) error {
+	gid := p.dev.(*device).addr.As16()
+	var hex []string
+	for _, v := range gid {
+		hex = append(hex, fmt.Sprintf("%02x", v))
+	}
+	p.keys = fmt.Sprintf("%04x:%04x:%06x:%06x:%08x:%016x:%s:%08x:", 0, 1, qpn, perftestPSN, p.mr.RKey(), p.mem.Addr()+rpingData, strings.Join(hex, ":"), 0)
+	p.keys += "\x00" // the size of the message counts it
+	if len(p.keys) < perftestKeys {
+		p.keys += strings.Repeat("\x00", perftestKeys-len(p.keys))
+	}
+	_, err := io.WriteString(p.tcp, p.keys[:perftestKeys])
+	return err
+}
+
+// connect answers the client's keys and connects the QPs.
+func (p *perftestPeer) connect(remote netip.Addr) error {
+	client, err := p.readKeys()
+	if err != nil {
+		return err
 	}
 	d := p.dev.(*device)
 	cfg := p.config()
@@ -57,27 +92,15 @@ func (p *perftestPeer) connect(remote netip.Addr) error {
 		return err
 	}
 	c.Remote = netip.AddrPortFrom(remote, 0)
-	c.recvPSN = psn.New(seq)
-	ours := psn.Value(0x123456)
+	c.recvPSN = psn.New(client.psn)
 	err = c.start(rc.Config{
-		MTU: d.mtu().Bytes(), DestQPN: qpn, SendPSN: ours, ORD: 1, IRD: maxReads, RetryCount: 7, RNRRetry: 7, AckTimeout: wire.AckTimeout(17),
+		MTU: d.mtu().Bytes(), DestQPN: client.qpn, SendPSN: perftestPSN, ORD: 1, IRD: maxReads, RetryCount: 7, RNRRetry: 7, AckTimeout: wire.AckTimeout(17),
 	})
 	if err != nil {
 		return err
 	}
 	p.conn, p.qp = c, c.qp
-	gid := d.addr.As16()
-	var hex []string
-	for _, v := range gid {
-		hex = append(hex, fmt.Sprintf("%02x", v))
-	}
-	p.keys = fmt.Sprintf("%04x:%04x:%06x:%06x:%08x:%016x:%s:%08x:", 0, 1, c.qp.Num(), uint32(ours), p.mr.RKey(), p.mem.Addr()+rpingData, strings.Join(hex, ":"), 0)
-	p.keys += "\x00" // the size of the message counts it
-	if len(p.keys) < perftestKeys {
-		p.keys += strings.Repeat("\x00", perftestKeys-len(p.keys))
-	}
-	_, err = io.WriteString(p.tcp, p.keys[:perftestKeys])
-	return err
+	return p.writeKeys(c.qp.Num())
 }
 
 // echo answers until the client closes.
@@ -86,7 +109,7 @@ func (p *perftestPeer) echo() error {
 	for {
 		n, err := p.tcp.Read(b)
 		switch {
-		case err == io.EOF:
+		case errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET): // it closes with our last answer unread
 			return nil
 		case err != nil:
 			return err

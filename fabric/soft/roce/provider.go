@@ -2,6 +2,13 @@
 // port 4791, in userspace and unprivileged, on the wire the same as the kernel's
 // rxe and hardware.
 //
+// Devices also have the unreliable services (fabric.UnreliableConnector and
+// fabric.DatagramDevice). Their QPs are connected, or find each other, by what
+// the program tells: the connection manager refuses requests for another service
+// than RC (reason 9) and does not speak SIDR. There is no multicast. Of the header
+// in front of a datagram the IPv4 identification and the IPv6 flow label are 0: a
+// UDP socket does not show them.
+//
 // A device is a local IP address. Each completion queue with connections has
 // an engine with sockets of its own and makes its progress inside the owner's
 // Poll: a packet goes from the socket to the completion without crossing a
