@@ -60,7 +60,7 @@ func (d *Daemon) roomFor(c config.Cache) error {
 	if err := unix.Sysinfo(&info); err != nil {
 		return fmt.Errorf("memory of this machine: %w", err)
 	}
-	have, want := uint64(info.Totalram)*uint64(info.Unit), uint64(c.Size)
+	have, want := uint64(info.Totalram)*uint64(info.Unit), uint64(c.Size) //nolint:unconvert // 32 bits on some platforms
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for s := range d.caches {

@@ -44,6 +44,8 @@
 // Data moves between the host and registered pages of the group's pools, or
 // lies in the capsule. A request that finds no buffers waits, first come first
 // served; admin queues and Connect have a pool of their own, so that no backend
-// can starve them. All registered memory is counted against
+// can starve them. A read may be answered from memory of the backend instead
+// (lent.go): the WRITEs name its pages, and the slot gives them back when it
+// goes home. All other registered memory is counted against
 // Config.MemoryLimit; a connection beyond it is rejected.
 package rdma

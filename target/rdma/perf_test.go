@@ -176,7 +176,30 @@ func BenchmarkIO(b *testing.B) {
 
 func benchmarkIO(b *testing.B, op nvme.Opcode, depth, size int, inCapsule bool) {
 	e := newEnv(b, envOptions{bound: time.Minute, cfg: func(c *Config) { c.PollGroups, c.Buffers = 1, 64<<20 }})
-	p := newPump(e, op, depth, size, inCapsule)
+	benchmarkPump(b, e, newPump(e, op, depth, size, inCapsule), depth)
+}
+
+// BenchmarkLent measures reads of pages of 4 KiB that begin anywhere in one:
+// sent from where they are, and copied into buffers before. It says up to how
+// many pieces a loan is worth its SGEs (maxLoan).
+func BenchmarkLent(b *testing.B) {
+	for _, size := range []int{4 << 10, 16 << 10, 28 << 10, 64 << 10, 128 << 10, 256 << 10} {
+		for _, how := range []string{"lent", "copied"} {
+			b.Run(fmt.Sprintf("%dK/%s", size>>10, how), func(b *testing.B) {
+				e, d := lentEnv(b, envOptions{bound: time.Minute, cfg: func(c *Config) { c.PollGroups, c.Buffers = 1, 64<<20 }})
+				d.cold.Store(how == "copied")
+				p := newPump(e, nvme.CmdRead, 16, size, false)
+				p.lends()
+				e.registered(1)
+				benchmarkPump(b, e, p, 16)
+				b.ReportMetric(float64(d.loans.Load())/float64(p.done), "loans/op")
+			})
+		}
+	}
+}
+
+// benchmarkPump runs a pump against the only poll group.
+func benchmarkPump(b *testing.B, e *env, p *pump, depth int) {
 	g := e.tr.groups[0]
 	release := g.byHand()
 	defer release()

@@ -128,9 +128,11 @@ func (s *slot) dataBytes() uint32 {
 }
 
 // maxLoan is the most pieces a loan can have: with it a read of 128 KiB can be
-// answered from pages of 4 KiB, wherever it begins. What has more is copied. A
-// WRITE takes as many as an SGE list may have, and a read as many WRITEs as the
-// send queue was made for (conn.sendDepth).
+// answered from pages of 4 KiB, wherever it begins, and one of 2 MiB from pages
+// of 64 KiB. What has more is copied. A loan is cheaper at any number of pieces
+// (BenchmarkLent: 128 KiB in 33 of them take 1.1 us of CPU, with a copy 3.7 us);
+// but each costs every slot 24 bytes. A WRITE takes as many as an SGE list may
+// have, and a read as many WRITEs as the send queue was made for (conn.sendDepth).
 const maxLoan = 33
 
 var _ = [maxLoan - 2*maxPieces]struct{}{} // vecs has room for Bufs and Scratch
