@@ -161,12 +161,12 @@ func (c *Controller) State() State { return State(c.state.Load()) }
 
 // setState moves to s, unless the controller is closed or lost, and tells
 // everybody.
-func (c *Controller) setState(s State) bool {
+func (c *Controller) setState(s State) {
 	c.mu.Lock()
 	now := c.State()
 	if now == StateClosed || now == StateLost && s != StateClosed {
 		c.mu.Unlock()
-		return false
+		return
 	}
 	c.state.Store(uint32(s))
 	c.attempt.since = time.Now()
@@ -177,7 +177,6 @@ func (c *Controller) setState(s State) bool {
 		c.notices.add(func() { fn(c, s) })
 	}
 	c.changed()
-	return true
 }
 
 // changed has requests that are held looked at anew.

@@ -100,8 +100,7 @@ func TestDiscoverLarge(t *testing.T) {
 // memory it wants us to take.
 func TestDiscoverHostile(t *testing.T) {
 	good := entry(nvme.SubsystemNVM, fakeSubsys, targetAddr(0))
-	var unterminated nvme.DiscoveryEntry
-	unterminated = good
+	unterminated := good
 	for i := range unterminated.SUBNQN {
 		unterminated.SUBNQN[i] = 'A'
 	}
@@ -195,7 +194,7 @@ func TestReferrals(t *testing.T) {
 		if cmd.Opcode() != nvme.AdminGetLogPage {
 			return nil
 		}
-		next := entry(nvme.SubsystemReferral, nvme.NQN("nqn.2026-11.io.nvmf:d")+nvme.NQN(rune('A'+f.connects.Load()%26)), targetAddr(0))
+		next := entry(nvme.SubsystemReferral, "nqn.2026-11.io.nvmf:d"+nvme.NQN("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[f.connects.Load()%26]), targetAddr(0))
 		return &answer{data: fakeLog(nvme.DiscoveryHeader{NUMREC: 1}, next)(cmd.GetLogPage().Request())}
 	})
 	before := f.connects.Load()

@@ -60,7 +60,7 @@ func TestNamespaceHostile(t *testing.T) {
 					t.Errorf("%v, want %v", err, tt.want)
 				}
 				list, err := c.Namespaces(f.ctx)
-				if len(list) != 0 || err != nil && tt.want != ErrProtocol {
+				if len(list) != 0 || err != nil && !errors.Is(tt.want, ErrProtocol) {
 					t.Errorf("listed %d, %v", len(list), err)
 				}
 			})

@@ -33,7 +33,7 @@ func (c *Controller) manage(a *association, err error) {
 // recover takes apart an association that is lost, and replaces it.
 func (c *Controller) recover(a *association) *association {
 	cause := a.reason()
-	c.note(cause, 0, time.Time{})
+	c.note(cause, 0)
 	c.setState(StateReconnecting)
 	c.log().Warnf("initiator: %v: connection lost: %v", c, cause)
 	c.tearDown(a)
@@ -44,14 +44,14 @@ func (c *Controller) recover(a *association) *association {
 // replace finds a new association for one that is lost, or was never there. It
 // is nil when the controller is closed or given up.
 func (c *Controller) replace(cause error) *association {
-	c.note(cause, 0, time.Time{})
+	c.note(cause, 0)
 	c.setState(StateReconnecting)
 	a, err := c.reconnect(time.Now())
 	if err == nil {
 		c.log().Infof("initiator: %v: reconnected as controller %d", c, a.cntlid)
 		return a
 	}
-	c.note(err, -1, time.Time{})
+	c.note(err, -1)
 	if c.ctx.Err() == nil {
 		c.log().Errorf("initiator: %v: given up: %v", c, err)
 		c.setState(StateLost)
@@ -67,10 +67,10 @@ func permanent(err error) bool {
 }
 
 // note keeps what is known of reconnecting; attempt -1 leaves the count alone.
-func (c *Controller) note(err error, attempt int, next time.Time) {
+func (c *Controller) note(err error, attempt int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.attempt.lastError, c.attempt.next = err, next
+	c.attempt.lastError, c.attempt.next = err, time.Time{}
 	if attempt >= 0 {
 		c.attempt.attempts = attempt
 	}
@@ -152,7 +152,7 @@ func (c *Controller) attemptOnce(attempt int, since time.Time) (*association, er
 	if err != nil {
 		c.log().Infof("initiator: %v: reconnect %d failed: %v", c, attempt, err)
 	}
-	c.note(err, attempt, time.Time{})
+	c.note(err, attempt)
 	return a, err
 }
 

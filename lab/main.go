@@ -24,7 +24,6 @@ var quiet = &cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print v
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	app := &cli.App{
 		Name:  "lab/run",
 		Usage: "a virtual machine with a stock Debian kernel, and what runs in it",
@@ -44,6 +43,7 @@ func main() {
 		},
 	}
 	err := app.RunContext(ctx, os.Args)
+	stop()
 	var code cli.ExitCoder
 	if errors.As(err, &code) {
 		os.Exit(code.ExitCode())

@@ -169,10 +169,18 @@ func (v *vm) waitFile(ctx context.Context, name string, timeout time.Duration) (
 			if b, err := os.ReadFile(filepath.Join(v.dir, name)); err == nil && len(b) > 0 {
 				return strings.TrimSpace(string(b)), nil
 			}
-			return "", fmt.Errorf("the guest ended before it wrote %s (QEMU: %v): see %s", name, v.err, v.file("console.log"))
+			return "", fmt.Errorf("the guest ended before it wrote %s (QEMU: %w): see %s", name, v.ended(), v.file("console.log"))
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// ended is how QEMU ended.
+func (v *vm) ended() error {
+	if v.err == nil {
+		return errors.New("in order")
+	}
+	return v.err
 }
 
 func (v *vm) file(name string) string { return filepath.Join(v.dir, name) }
@@ -195,7 +203,7 @@ func (v *vm) stop(grace time.Duration) {
 	select {
 	case <-v.done:
 	case <-time.After(grace):
-		v.cmd.Process.Kill()
+		_ = v.cmd.Process.Kill() // it may have ended
 		<-v.done
 	}
 	os.Remove(v.file("initrd"))

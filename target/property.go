@@ -1,6 +1,8 @@
 package target
 
 import (
+	"errors"
+
 	"github.com/sirupsen/logrus"
 
 	"github.com/nvmf-go/nvmf/nvme"
@@ -123,7 +125,7 @@ func (c *Controller) configure(cc nvme.Configuration) {
 		return
 	}
 	c.dropQueues(ended)
-	if ended == ErrReset {
+	if errors.Is(ended, ErrReset) {
 		c.abortEvents(nvme.AbortedSQDeletion)
 	}
 	c.mu.Lock()

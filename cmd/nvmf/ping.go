@@ -89,7 +89,7 @@ func (w *world) pings(s *session, p *pinger, count int, interval time.Duration, 
 		switch {
 		case s.ctx.Err() != nil:
 			p.sent--
-			return nil
+			return nil //nolint:nilerr // the user has seen enough
 		case err != nil:
 			return err
 		}

@@ -78,7 +78,7 @@ func TestCMErrorNamesTheModule(t *testing.T) {
 
 func TestOpenError(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "uverbs0")
-	if err := openError(file, unix.ENOENT); err != unix.ENOENT {
+	if err := openError(file, unix.ENOENT); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("absent: %v", err)
 	}
 	if err := os.WriteFile(file, nil, 0); err != nil {
@@ -103,7 +103,7 @@ func TestErrno(t *testing.T) {
 			}
 		}
 	}
-	if err := errno(int(unix.EIO)); err != unix.EIO {
+	if err := errno(int(unix.EIO)); !errors.Is(err, unix.EIO) {
 		t.Errorf("EIO: %v", err)
 	}
 }
@@ -126,7 +126,7 @@ func TestRegisterErrorHintsAtMemlock(t *testing.T) {
 	if !errors.Is(err, unix.ENOMEM) || !strings.Contains(err.Error(), "ulimit -l") || !strings.Contains(err.Error(), "64 KiB") {
 		t.Errorf("ENOMEM: %v", err)
 	}
-	if err := registerError(unix.EINVAL, 1); err != unix.EINVAL {
+	if err := registerError(unix.EINVAL, 1); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("EINVAL: %v", err)
 	}
 }

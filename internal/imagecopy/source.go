@@ -71,12 +71,10 @@ func (s *file) next([]byte) (piece, error) {
 // winning.
 func (s *file) look() error {
 	data, err := s.f.Seek(s.at, unix.SEEK_DATA)
-	switch {
-	case errors.Is(err, unix.ENXIO): // nothing but a hole up to the end
-		s.extent, s.zero = s.end, true
-		return nil
-	case err != nil: // the file system knows of no holes
-		s.extent, s.zero = s.end, false
+	if err != nil {
+		// ENXIO: nothing but a hole up to the end. Else the file system knows of
+		// no holes.
+		s.extent, s.zero = s.end, errors.Is(err, unix.ENXIO)
 		return nil
 	}
 	if whole := data - data%int64(s.piece); whole > s.at {
@@ -133,7 +131,7 @@ func (s *pipe) load(piece, []byte) error { return nil }
 
 // formats are the beginnings of images that are not raw.
 var formats = map[string]string{
-	"QFI\xfb": "qcow2", "KDMV": "vmdk", "vhdxfile": "vhdx", "conectix": "vpc", "<<< ": "vdi",
+	"QFI\xfb": "qcow2", "KDMV": "vmdk", "vhdxfile": "vhdx", "conectix": "vpc", "<<< ": "vdi", //nolint:gocritic // that is how it begins
 }
 
 // FormatOf names the format of an image that is not raw, by how it begins;

@@ -25,7 +25,7 @@ const (
 	Binary // the bytes that came over the wire
 )
 
-// ErrFormat: a document does not have the format that was asked for.
+// ErrFormat says that a document does not have the format that was asked for.
 var ErrFormat = errors.New("output format")
 
 // ParseFormat reads the value of the option -o.

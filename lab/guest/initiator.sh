@@ -41,7 +41,7 @@ bench_verify() {
 	shift 3
 	say "bench $name: $*"
 	if nvmf bench -n "$nqn" -N "$nsid" --rw randrw --verify crc32c --runtime 0 -o json "$@" >"$OUT/bench-$name.json" 2>"$OUT/bench-$name.err"; then
-		jq -r '"ok: bench: \(.)"' "$OUT/bench-$name.json" | head -c 400 | head -3
+		jq -r '[.jobs[] | .read, .write] | "ok: bench: \(map(.total_ios // 0) | add) I/Os of \(map(.io_bytes // 0) | add / 1024 | floor) KiB"' "$OUT/bench-$name.json"
 	else
 		fail "bench $name"
 		tail -5 "$OUT/bench-$name.err"

@@ -194,7 +194,7 @@ func bounded(ctx context.Context, c *net.TCPConn, d time.Duration, step func() e
 	if err := c.SetDeadline(time.Now().Add(d)); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) }) // fails when it is closed
 	defer stop()
 	err := step()
 	if err != nil && ctx.Err() != nil {

@@ -57,7 +57,7 @@ func (l *lingerers) close() {
 	l.mu.Lock()
 	l.closed = true
 	for f := range l.files {
-		f.SetReadDeadline(time.Unix(1, 0))
+		_ = f.SetReadDeadline(time.Unix(1, 0)) // fails when it is closed
 	}
 	l.mu.Unlock()
 	l.wg.Wait()

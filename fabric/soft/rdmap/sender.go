@@ -226,7 +226,7 @@ func (q *QP) fpdu(b *Batch, m *message, off, n uint32, last bool) (bool, core.Fa
 	p := b.grow(hl)
 	binary.BigEndian.PutUint16(p, uint16(hl-mpa.LengthLen)+uint16(n))
 	h.Put(p[mpa.LengthLen:])
-	fault := core.FaultNone
+	var fault core.Fault
 	if inRoom {
 		fault = q.fetch(b.grow(int(n)), m, off)
 	} else {
