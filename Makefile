@@ -59,8 +59,9 @@ lab-verbs: build
 compare: build
 	@scripts/compare
 
-bench:
-	$(GO) test -run '^$$' -bench . -benchtime 200ms ./...
+# Every layer and the whole path, against the last committed results.
+bench: build
+	@scripts/bench
 
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
