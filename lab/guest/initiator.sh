@@ -117,7 +117,7 @@ initiator_events() {
 	echo 0 >"$2/namespaces/3/enable"
 	check "it has gone" wait_until 20 events_told 'namespace 3: gone'
 	rmdir "$2/namespaces/3"
-	pkill -INT -P $watcher nvmf || pkill -INT -f "$NVMF events" || true
+	pkill -TERM -f "$NVMF events" # bash lets no SIGINT through to what runs in the background
 	wait $watcher || true
 	cat "$OUT/events"
 }

@@ -2,7 +2,7 @@
 #
 # set: soak
 # needs: target roce
-# timeout: 600s
+# timeout: 900s
 # kernel-must: nvme nvme\d+: rescanning namespaces\.
 
 NQN=nqn.2026-11.io.nvmf:lab-remap
