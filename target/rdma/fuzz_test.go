@@ -86,6 +86,8 @@ func seedCapsules(q *rdmatest.Queue) (list [][]byte) {
 		list = append(list, append(c, data...))
 	}
 	cmd(func(nvme.Command) {})
+	cmd(func(c nvme.Command) { c.SetNSID(extraNS) })
+	cmd(func(c nvme.Command) { c.SetNSID(extraNS); c.SGL1().SetInCapsule(0, 4096) }, make([]byte, 4096)...)
 	cmd(func(c nvme.Command) { c.SetOpcode(nvme.CmdWrite) })
 	cmd(func(c nvme.Command) { c.SetOpcode(nvme.CmdWrite); c.SetNLB(1); c.SGL1().SetInCapsule(0, 512) }, make([]byte, 512)...)
 	cmd(func(c nvme.Command) {
@@ -105,8 +107,9 @@ func seedCapsules(q *rdmatest.Queue) (list [][]byte) {
 // other notices.
 func TestRandomCapsules(t *testing.T) {
 	for qid := range uint16(2) {
-		e := newEnv(t, envOptions{})
+		e, d := lentEnv(t, envOptions{})
 		p := newProber(e, qid)
+		e.registered(1)
 		rng := rand.New(rand.NewPCG(uint64(qid), 42))
 		for range 400 {
 			if p.q == nil {
@@ -128,11 +131,15 @@ func TestRandomCapsules(t *testing.T) {
 		}
 		p.drop()
 		e.leaves(2)
+		e.until("all loans are back", func() bool { return d.lent.Load() == 0 })
+		if qid > 0 && d.loans.Load() == 0 {
+			t.Error("nothing was lent")
+		}
 	}
 }
 
 func FuzzCapsule(f *testing.F) {
-	e := newEnv(f, envOptions{bound: 1 << 40})
+	e, _ := lentEnv(f, envOptions{bound: 1 << 40})
 	p := [2]*prober{newProber(e, 0), newProber(e, 1)}
 	f.Cleanup(func() {
 		e.t = f

@@ -21,10 +21,17 @@ import (
 // knows. The lender's 3072 pages of 4 KiB make 12 MiB.
 func lentEnv(t testing.TB, o envOptions) (*env, *lender) {
 	t.Helper()
+	return lentEnvOf(t, o, blockLen)
+}
+
+// lentEnvOf is lentEnv with blocks of so many bytes.
+func lentEnvOf(t testing.TB, o envOptions, block uint64) (*env, *lender) {
+	t.Helper()
 	d, err := newLender(3072, 4096)
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.block = block
 	o.extra, o.memory = d, int64(d.mem.Len())
 	e := newEnv(t, o)
 	e.tr.AddRegion(d.mem)

@@ -79,14 +79,14 @@ func TestHostGoes(t *testing.T) {
 		{"no receives", envOptions{}, func(e *env, q *rdmatest.Queue) { e.must(q.Conn().Disconnect()) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := newEnv(t, c.opts)
+			e, d := lentEnvOf(t, c.opts, 4096)
 			e.host.KATO = 500
 			for round := range 8 {
 				s, err := e.host.Admin(e.ctx, testNQN, rdmatest.Options{})
 				e.must(err)
 				q := e.queueOf(s, rdmatest.Options{HoldReceives: c.name == "no receives"}, rdmatest.ConnectParams{})
 				ctx, cancel := context.WithTimeout(e.ctx, time.Duration(1+round)*time.Millisecond)
-				_ = load(ctx, q, 32, nullNS, uint64(round)) // ends with the time
+				_ = load(ctx, q, 32, []uint32{nullNS, extraNS}[round%2], uint64(round)) // ends with the time
 				cancel()
 				c.how(e, q)
 				_ = q.Close()
@@ -100,6 +100,7 @@ func TestHostGoes(t *testing.T) {
 				}
 			}
 			e.leaves(0)
+			e.until("all loans are back", func() bool { return d.lent.Load() == 0 })
 			e.until("the core has no controller", func() bool {
 				snap, err := e.core.Snapshot(e.ctx)
 				return err == nil && len(snap.Controllers) == 0
