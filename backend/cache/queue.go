@@ -80,7 +80,7 @@ func newQueue(d *Device, depth int, notify func()) (*queue, error) {
 	if depth < 1 {
 		return nil, &backend.OptionError{Field: "depth", Value: depth, Want: "1 or more"}
 	}
-	q := &queue{dev: d, depth: depth, waker: waker.New(notify)}
+	q := &queue{dev: d, depth: depth, waker: waker.New(notify), streams: newStreams()}
 	units := d.units
 	below, err := d.dev.NewQueue(depth+units.count, q.waker.Wake)
 	if err != nil && units.count > 0 {
@@ -124,9 +124,14 @@ func (q *queue) Submit(ops []backend.Op) int {
 	}
 	took := min(len(ops), q.depth-q.used)
 	q.used += took
-	passed := 0 // ops[passed:i] pass as they are
+	passed, scanned := 0, uint64(0) // ops[passed:i] pass as they are
 	for i := range ops[:took] {
-		if q.takes(&ops[i]) {
+		op := &ops[i]
+		if op.Kind == backend.Read && op.ID&ours == 0 && q.streams.lane.submit.passes(op.Offset, op.Length) {
+			scanned++
+			continue
+		}
+		if q.takes(op) {
 			q.out = append(q.out, ops[passed:i]...)
 			passed = i + 1
 		}
@@ -136,6 +141,9 @@ func (q *queue) Submit(ops []backend.Op) int {
 	}
 	q.out = append(q.out, ops[passed:took]...)
 	q.flush()
+	if scanned > 0 {
+		q.counts.add(bypasses, scanned)
+	}
 	if q.done.n > 0 {
 		q.waker.Wake()
 	}
@@ -206,14 +214,17 @@ func (q *queue) Reap(done []backend.Completion) int {
 // there that are the caller's.
 func (q *queue) reapBelow(done []backend.Completion) int {
 	got, n := q.below.Reap(done), 0
-	for _, c := range done[:got] {
+	for i := range done[:got] {
+		c := &done[i]
 		if c.Status != nvme.Success && c.Status.Code() == nvme.LBAOutOfRange {
 			q.dev.observe(q.dev.dev.Info())
 		}
-		if c.ID&ours != 0 && !q.resume(&c) {
+		if c.ID&ours != 0 && !q.resume(c) {
 			continue
 		}
-		done[n] = c
+		if n != i {
+			done[n] = *c
+		}
 		n++
 	}
 	return n

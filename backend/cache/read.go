@@ -111,17 +111,20 @@ func (q *queue) unref(n uint64) {
 // Lend answers a read from memory, as backend.Lender says. A read with FUA is
 // to be submitted instead: memory is not stable media.
 func (q *queue) Lend(offset, length uint64, bufs [][]byte) ([][]byte, bool) {
-	if q.closed || !q.dev.cacheable(offset, length) {
+	if q.closed || q.streams.lane.lend.passes(offset, length) || !q.dev.cacheable(offset, length) {
 		return bufs, false
 	}
 	first, n := q.dev.pages(offset, length)
-	if n > maxLook || n > uint64(cap(bufs)-len(bufs)) || q.scans(offset, first, n) {
+	if n > maxLook || n > uint64(cap(bufs)-len(bufs)) {
 		return bufs, false
 	}
 	start := q.clock()
 	l := q.lookFor(first, n)
 	if !l.hit {
 		q.looked.put(q.turn, offset, length, l)
+		if offset == q.streams.lane.lend.next {
+			q.streams.lane.lend = after(offset+length, q.dev.pageShift)
+		}
 		return bufs, false
 	}
 	q.goOn(offset, length, l.ahead)
@@ -149,10 +152,9 @@ func (q *queue) Return(lent [][]byte) {
 	}
 }
 
-// scans says that a read continues a scan and is not looked for. What is read
-// ahead is.
-func (q *queue) scans(offset, first, n uint64) bool {
-	i := q.streams.find(offset)
+// scans says that a read of stream i, if that is one, continues a scan and is
+// not looked for. What is read ahead is.
+func (q *queue) scans(i int, first, n uint64) bool {
 	return i >= 0 && q.dev.opts.Admission != AdmitAll && q.streams.all[i].cold() &&
 		!probes(first, n) && !q.ahead.has(first)
 }
@@ -160,8 +162,10 @@ func (q *queue) scans(offset, first, n uint64) bool {
 // goOn moves the stream of a read that hit on. It reads on ahead, unless the
 // pages are in the index.
 func (q *queue) goOn(offset, length uint64, ahead bool) {
-	i, s := q.streams.note(offset, length)
-	s.barren = 0
+	q.streams.leave()
+	i, s := q.streams.note(q.streams.find(offset), offset, length)
+	s.found()
+	q.streams.close(i)
 	if ahead {
 		q.readAhead(i)
 		q.flush()
@@ -199,8 +203,10 @@ func (q *queue) takesRead(op *backend.Op) bool {
 		return false
 	}
 	first, n := q.dev.pages(op.Offset, op.Length)
-	scan := n > maxLook || q.scans(op.Offset, first, n)
-	i, s := q.streams.note(op.Offset, op.Length)
+	q.streams.leave()
+	i := q.streams.find(op.Offset)
+	scan := n > maxLook || q.scans(i, first, n)
+	i, s := q.streams.note(i, op.Offset, op.Length)
 	if scan {
 		q.counts.add(bypasses, 1)
 		q.readAhead(i)
@@ -214,7 +220,7 @@ func (q *queue) takesRead(op *backend.Op) bool {
 	took := true
 	switch {
 	case l.hit:
-		s.barren = 0
+		s.found()
 		q.answer(op, l, start)
 	case l.waits != nil:
 		q.await(q.request(op, wait), l.waits)
@@ -224,7 +230,19 @@ func (q *queue) takesRead(op *backend.Op) bool {
 	if !l.hit || l.ahead {
 		q.readAhead(i)
 	}
+	q.steer(i, s)
 	return took
+}
+
+// steer has a stream that is cold go on in the lane, and one that is not any
+// more leave it. With read-ahead each of its reads is looked at.
+func (q *queue) steer(i int, s *stream) {
+	switch {
+	case s.cold() && q.ahead.size.count == 0 && q.dev.opts.Admission != AdmitAll:
+		q.streams.open(i, q.dev.pageShift)
+	default:
+		q.streams.close(i)
+	}
 }
 
 // answer copies what was found and ends the read.
@@ -286,9 +304,9 @@ func (q *queue) admits(l look, s *stream) bool {
 		}
 		known := q.dev.door.seen(mix(l.first+i)) || l.dead&bit(i) != 0
 		if known {
-			s.barren = 0
+			s.known()
 		} else {
-			s.barren++
+			s.unknown()
 		}
 		all = all && (known || room)
 	}

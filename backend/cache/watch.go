@@ -41,7 +41,7 @@ type watch struct {
 
 // sight is what the file looked like.
 type sight struct {
-	ok       bool   // a regular file, at a moment without changes of ours
+	ok    bool   // a regular file, at a moment without changes of ours
 	count uint64 // of changes then
 	size  int64
 	mtime unix.Timespec
