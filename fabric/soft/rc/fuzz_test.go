@@ -87,6 +87,8 @@ func FuzzMachines(f *testing.F) {
 	f.Add([]byte{0, 4, 0, 10, 0, 0, 1, 2, 3, 1, 0, 0x0c, 0, 0, 0, 0, 1, 3, 0, 1, 0, 10, 0, 2})
 	f.Add([]byte{3, 0, 200, 3, 5, 255, 2, 0, 0x11, 0, 0, 0, 0, 0, 0x60, 0, 0, 1, 2})
 	f.Add([]byte{3, 2, 200, 2, 0, 0x10, 0, 200, 1, 0, 0, 0x1f, 0, 0, 2, 1, 255})
+	// Opcodes of UC and UD are nothing to a reliable connection.
+	f.Add([]byte{4, 1, 0, 0, 0x24, 0, 10, 1, 0, 0, 0, 0x26, 0, 0, 0, 0, 0, 0, 0x64, 0, 10, 1, 0, 0, 0, 0x65, 0, 10, 1, 0, 0, 0, 0x04, 0, 10, 1, 0, 0})
 	var session []byte
 	for _, p := range captures.RoCE(captures.RoCEv2MTU1024)[:120] {
 		session = append(session, 0, p.Payload[0], byte(len(p.Payload)>>8), byte(len(p.Payload)), 0, 0, 1)

@@ -266,7 +266,32 @@ func TestCmsg(t *testing.T) {
 	}
 }
 
+func TestIPHeader(t *testing.T) {
+	for _, c := range []struct {
+		level, class, hops int32
+		size               int // of the class
+	}{{unix.IPPROTO_IP, unix.IP_TOS, unix.IP_TTL, 1}, {unix.IPPROTO_IPV6, unix.IPV6_TCLASS, unix.IPV6_HOPLIMIT, 4}} {
+		var b [controlRoom]byte
+		n := putCmsg(b[:], c.level, c.hops, 63, 4)
+		n += putCmsg(b[n:], c.level, c.class, 0xb8, c.size)
+		n += putCmsg(b[n:], solUDP, udpGRO, 4112, 4)
+		class, hops := ipHeader(b[:n])
+		if class != 0xb8 || hops != 63 || segmentSize(b[:n]) != 4112 {
+			t.Errorf("class %#x, hop limit %d, segment %d", class, hops, segmentSize(b[:n]))
+		}
+		for i := range n {
+			_, _ = ipHeader(b[:i]) // cut short
+		}
+	}
+	if class, hops := ipHeader(nil); class != 0 || hops != 0 {
+		t.Error("something of nothing")
+	}
+}
+
 func FuzzSegmentSize(f *testing.F) {
 	f.Add(make([]byte, 24))
-	f.Fuzz(func(_ *testing.T, b []byte) { segmentSize(append([]byte(nil), b...)) })
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		segmentSize(append([]byte(nil), b...))
+		ipHeader(append([]byte(nil), b...))
+	})
 }

@@ -147,7 +147,7 @@ func (q *unreliableQP) Connect(p fabric.UnreliablePeer) error {
 	}
 	q.Start(cfg)
 	q.peer = addr
-	q.path = q.e.tx.newPath(netip.AddrPortFrom(addr, q.dev.opts().Port), q.dev.zone, p.QPN, tosOf(q.class))
+	q.path = q.e.loosePath(addr, p.QPN, q.class)
 	if !q.States().Connect() {
 		return &fabric.OpError{Op: "connect", Device: q.dev.Name(), QPN: q.Num(), Err: fabric.ErrQPError}
 	}

@@ -193,6 +193,17 @@ func FuzzParse(f *testing.F) {
 		f.Add(unhex(f, s))
 	}
 	f.Add(make([]byte, BTHLen+ICRCLen))
+	for o := range opcodes { // every opcode of every service, with a payload where it may have one
+		if op := Opcode(o); op.Info().Kind != KindNone {
+			b := make([]byte, op.Len()+8+ICRCLen)
+			BTH(b).Put(op, Solicited, 3, 0x123456, 0xfffffe)
+			if !op.Info().Has(Payload) {
+				b = append(b[:op.Len()], 1, 2, 3, 4)
+				BTH(b).Put(op, AckReq, 0, 0x123456, 0xfffffe)
+			}
+			f.Add(b)
+		}
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var p Packet
 		if p.Parse(b) != nil {
