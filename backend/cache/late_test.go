@@ -67,7 +67,7 @@ func (q *lateQueue) end(i int) {
 	q.waiting[i] = q.waiting[last]
 	q.waiting = q.waiting[:last]
 	fails := q.dev.faults > 0 && q.rng.IntN(q.dev.faults) == 0
-	st := nvme.Status(nvme.Success)
+	st := nvme.Success
 	if !fails || q.rng.IntN(2) == 0 {
 		q.one[0] = op
 		q.Queue.Submit(q.one[:])

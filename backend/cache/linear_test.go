@@ -147,7 +147,7 @@ func TestLinearizable(t *testing.T) {
 // A cache that is not coherent is not linearizable.
 func TestLinearizableHasTeeth(t *testing.T) {
 	for _, setAfter := range []bool{true, false} {
-		r := porcupine.CheckResult(porcupine.Ok)
+		r := porcupine.Ok
 		for try := 0; try < 20 && r == porcupine.Ok; try++ {
 			r = linearizable(t, newNaive(linearMedium(t), 16, setAfter), 6, 1500)
 		}
