@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,7 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/nvme"
 	"github.com/nvmf-go/nvmf/target/rdma/rdmatest"
@@ -166,6 +169,50 @@ func TestCacheTooLarge(t *testing.T) {
 	r.reload(cachedFile("1MiB", "{size: 1MiB}"))
 	r.fillBlocks(q, 0, 1)
 	r.checkBlock(q, 0)
+}
+
+// A host that takes no responses keeps pages of the cache on loan. A reload that
+// takes the cache away says what is in its way; the memory stays until the host
+// has gone, and then the backend is closed and the next reload opens it.
+func TestReloadWhileLent(t *testing.T) {
+	r := newRig(t, cachedFile("1MiB", "{size: 1MiB}"))
+	s, q := r.connect(nqnA)
+	r.fillBlocks(q, 0, 8)
+	for range 4 {
+		for lba := range uint64(8) {
+			r.checkBlock(q, lba)
+		}
+	}
+	live := fabric.LiveMemory()
+	stuck, err := s.Queue(r.ctx, rdmatest.Options{QID: 2, HoldReceives: true, Receives: 1}, rdmatest.ConnectParams{QID: 2, SQSize: 31})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lent := r.status().Subsystems[0].Namespaces[0].Lent.Count
+	cmd := make(nvme.Command, nvme.SQESize)
+	stuck.IO(cmd, nvme.CmdRead, 1, 1, 3, 1, 0, 4096)
+	if err := stuck.SendCommand(cmd, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.until("a page is on loan", func() bool {
+		_, _ = stuck.Poll()
+		return r.status().Subsystems[0].Namespaces[0].Lent.Count == lent+1
+	})
+
+	ctx, cancel := context.WithTimeout(r.ctx, 100*time.Millisecond)
+	defer cancel()
+	err = errors.Join(r.d.Reload(ctx, r.config(cachedFile("1MiB", ""))).Errors...)
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrBusy) || !errors.Is(err, backend.ErrLocked) {
+		t.Errorf("%v", err)
+	}
+	if st := r.status(); len(st.Caches) != 1 || st.RDMA.LentMemory == 0 {
+		t.Errorf("the memory is gone with a page on loan: %+v", st.Caches)
+	}
+	_ = stuck.Close()
+	r.until("the backend is closed", func() bool { return len(r.status().Caches) == 0 && r.log.has("backend d: closed at last") })
+	r.reload(cachedFile("1MiB", ""))
+	r.checkBlock(q, 3)
+	r.until("its memory is unmapped", func() bool { return r.status().RDMA.LentMemory == 0 && fabric.LiveMemory() < live })
 }
 
 // Reloads that take the cache away and bring it back do no harm to a host in
