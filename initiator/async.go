@@ -53,6 +53,8 @@ const (
 //		}
 //	}
 //
+// While nothing is to be done for long, Rest looks after the queue.
+//
 // The Buffer of an I/O is the device's from Submit until its Result was reaped.
 // When the controller reconnects, I/O in flight is sent anew or fails, as the
 // package comment says; the Queue goes on. Statuses are not retried.
@@ -362,7 +364,7 @@ func (p *Queue) Reap(done []Result) (n int, err error) {
 // Config.Spin, then sleeps.
 func (p *Queue) Wait(ctx context.Context) error {
 	for start := monotonic(); ; {
-		if over, _ := p.ready(false); over {
+		if over, _ := p.ready(false, false); over {
 			return nil
 		}
 		if monotonic()-start >= int64(p.c.cfg.Spin) {
@@ -370,11 +372,24 @@ func (p *Queue) Wait(ctx context.Context) error {
 		}
 		runtime.Gosched()
 	}
+	return p.sleep(ctx, false)
+}
+
+// Rest waits for the end of ctx, and looks after the queue meanwhile: it takes
+// over the connection that is made when one was lost, and has the device
+// acknowledge what came. A user that has nothing in flight and nothing to submit
+// does not poll, and should be in Rest: targets take a host that does not
+// acknowledge for dead. The error is the cause of ctx's end; nil when the queue
+// is closed, or has a result after all.
+func (p *Queue) Rest(ctx context.Context) error { return p.sleep(ctx, true) }
+
+// sleep is Wait without polling, and Rest.
+func (p *Queue) sleep(ctx context.Context, rest bool) error {
 	w := p.q.w
 	defer w.asleep.Store(false)
 	for {
 		w.asleep.Store(true)
-		over, armed := p.ready(true)
+		over, armed := p.ready(true, rest)
 		if over {
 			return nil
 		}
@@ -391,9 +406,9 @@ func (p *Queue) Wait(ctx context.Context) error {
 	}
 }
 
-// ready says whether Wait is over, and if it is not, when it was to be armed,
-// whether there will be a wake-up.
-func (p *Queue) ready(arm bool) (over, armed bool) {
+// ready says whether Wait, or Rest, is over, and if it is not, when it was to be
+// armed, whether there will be a wake-up.
+func (p *Queue) ready(arm, rest bool) (over, armed bool) {
 	p.enter()
 	defer p.leave()
 	if p.returned {
@@ -404,7 +419,7 @@ func (p *Queue) ready(arm bool) (over, armed bool) {
 		q.arm()
 	}
 	p.turn()
-	return q.finished.len() > 0 || q.idle() || p.closed, q.qc == qc && !q.needsCheck()
+	return q.finished.len() > 0 || q.idle() && !rest || p.closed, q.qc == qc && !q.needsCheck()
 }
 
 // patience is how long Wait may sleep without a wake-up.

@@ -17,7 +17,7 @@
 // replies, payload straight out of that memory. Nothing is locked, allocated or
 // handed to another goroutine for a request; what is copied is at most the
 // payload that arrived in one read with the header before it, 420 bytes. A lane
-// without anything to do sleeps in the runtime's poller.
+// without anything to do sleeps.
 //
 // # Bounds
 //

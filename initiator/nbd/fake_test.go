@@ -199,6 +199,17 @@ func (q *fakeQueue) Wait(ctx context.Context) error {
 	}
 }
 
+func (q *fakeQueue) Rest(ctx context.Context) error {
+	q.mu.Lock()
+	closed := q.closed
+	q.mu.Unlock()
+	if closed {
+		return nil
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
 func (q *fakeQueue) Close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

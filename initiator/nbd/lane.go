@@ -18,6 +18,7 @@ type queue interface {
 	Submit(ios []initiator.IO) (int, error)
 	Reap(done []initiator.Result) (int, error)
 	Wait(ctx context.Context) error
+	Rest(ctx context.Context) error
 	Close() error
 }
 
@@ -73,6 +74,7 @@ type lane struct {
 	results  [batch]initiator.Result
 	inflight int
 	stopping bool
+	dead     bool // the queue is closed
 	iovs     [maxVectors + 1]unix.Iovec
 	scratch  [scratchSize]byte
 }
@@ -136,16 +138,29 @@ func (l *lane) turn() bool {
 	return l.submit() || did
 }
 
-// sleep waits for sockets while no command is in flight, otherwise for both.
+// sleep waits for sockets and results.
 func (l *lane) sleep() {
-	if l.inflight == 0 && len(l.staged) == 0 && l.issue.len() == 0 {
+	rest := l.inflight == 0
+	if rest && l.dead {
 		l.poller.wait()
 		return
 	}
 	l.poller.arm()
-	if err := l.q.Wait(l.poller.bell); errors.Is(err, errRung) {
+	switch err := l.await(rest); {
+	case errors.Is(err, errRung):
 		l.poller.armed = false
+	case rest:
+		_, err = l.q.Reap(nil)
+		l.dead = err != nil // the controller was closed
 	}
+}
+
+// await waits for the queue, or for the bell.
+func (l *lane) await(rest bool) error {
+	if rest {
+		return l.q.Rest(l.poller.bell)
+	}
+	return l.q.Wait(l.poller.bell)
 }
 
 // listen takes events and letters.

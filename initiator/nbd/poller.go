@@ -16,9 +16,8 @@ import (
 // poller watches, so that waiting for it blocks no thread. Sockets are
 // edge-triggered: each event is told once.
 //
-// The lane waits in wait while it has no command in flight. While it has, it
-// waits in Queue.Wait, with the poller's bell as context, which a helper rings
-// when there is an event.
+// The lane waits in Queue.Wait, or Rest, with the poller's bell as context, which
+// a helper rings when there is an event.
 type poller struct {
 	// Constant.
 
@@ -37,7 +36,6 @@ type poller struct {
 	events [64]unix.EpollEvent
 	count  int
 	armed  bool // the helper watches, or has rung
-	parked func(fd uintptr) bool
 
 	// Helper.
 
@@ -72,7 +70,6 @@ func newPoller() (*poller, error) {
 		unix.Close(p.waker)
 		return nil, errors.Join(err, p.file.Close())
 	}
-	p.parked = func(uintptr) bool { return p.poll() > 0 }
 	p.look[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	p.peeked = func(uintptr) bool { return p.peek() }
 	go p.routineWatch()
@@ -103,12 +100,9 @@ func (p *poller) peek() bool {
 
 // wait sleeps until there is an event.
 func (p *poller) wait() {
-	if p.armed {
-		<-p.bell.ch
-		p.armed = false
-		return
-	}
-	_ = p.raw.Read(p.parked) // the file is open as long as the lane runs
+	p.arm()
+	<-p.bell.ch
+	p.armed = false
 }
 
 // arm has the bell rung at the next event.
