@@ -163,18 +163,20 @@ const GRHLen = 40
 
 // ParseGRH reads the addresses in the first GRHLen bytes of a receive with
 // CompletionGRH. It is false when they have neither form. The bytes do not say
-// which they have: an IPv4 header is one whose checksum is right.
+// which they have: those without meaning may look like an IPv6 header, and then
+// it is an IPv4 header if the checksum of that is right.
 func ParseGRH(b []byte) (src, dst netip.Addr, ok bool) {
 	if len(b) < GRHLen {
 		return src, dst, false
 	}
-	if v4 := b[20:GRHLen]; v4[0] == 0x45 && headerSum(v4) == 0xffff {
+	v4, v6 := b[20:GRHLen], b[0]>>4 == 6
+	switch {
+	case v4[0] == 0x45 && (!v6 || headerSum(v4) == 0xffff): // rxe computes no checksum for a packet to itself
 		return netip.AddrFrom4([4]byte(v4[12:])), netip.AddrFrom4([4]byte(v4[16:])), true
+	case v6:
+		return netip.AddrFrom16([16]byte(b[8:])).Unmap(), netip.AddrFrom16([16]byte(b[24:])).Unmap(), true
 	}
-	if b[0]>>4 != 6 {
-		return src, dst, false
-	}
-	return netip.AddrFrom16([16]byte(b[8:])).Unmap(), netip.AddrFrom16([16]byte(b[24:])).Unmap(), true
+	return src, dst, false
 }
 
 // headerSum is the one's complement sum of an IPv4 header of 20 bytes, 0xffff

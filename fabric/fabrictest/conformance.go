@@ -44,6 +44,8 @@ type Config struct {
 	KeepsInvalidatedKey string // a receive does not tell the key that it invalidated
 	WindowsUnbounded    string // a window reaches as far as its region
 	ReadsOutliveKeys    string // a READ in progress does not end when its key does
+	NoSQE               string // an error of a send takes a QP of an unreliable service to ERR
+	FailsLongMessages   string // an unreliable message too long for its receive ends that in an error
 }
 
 func (c *Config) setDefaults() {
@@ -69,6 +71,7 @@ func (c *Config) logExemptions(t *testing.T) {
 	for _, e := range []struct{ what, why string }{
 		{"it allocates", c.Allocates}, {"overflow is silent", c.Overflows}, {"it is slow", c.SlowBearer},
 		{"invalidated keys are not told", c.KeepsInvalidatedKey}, {"windows have no bounds", c.WindowsUnbounded}, {"READs outlive their key", c.ReadsOutliveKeys},
+		{"no state SQE", c.NoSQE}, {"messages that are too long fail", c.FailsLongMessages},
 	} {
 		if e.why != "" {
 			t.Logf("exempt: %s: %s", e.what, e.why)

@@ -38,10 +38,14 @@ func TestGRH(t *testing.T) {
 			if c.name == "IPv4" {
 				copy(got, bytes.Repeat([]byte{0x66}, 20))
 				if src, _, ok := fabric.ParseGRH(got); !ok || src != c.info.Src {
-					t.Errorf("with a first part of no meaning: %v %v", src, ok)
+					t.Errorf("with a first part like IPv6: %v %v", src, ok)
 				}
-				got[39]++
-				got[0] = 0
+				copy(got, make([]byte, 20))
+				got[30], got[31] = 0, 0
+				if src, _, ok := fabric.ParseGRH(got); !ok || src != c.info.Src {
+					t.Errorf("without a checksum: %v %v", src, ok)
+				}
+				got[20] = 0x46
 			} else {
 				got[0] = 0x45
 			}
