@@ -483,3 +483,57 @@ func TestRegionsWrap(t *testing.T) {
 		t.Error("not stale")
 	}
 }
+
+// An entry, and then its slot, may become another page's between the look for
+// one and the reference of the other: what the slot is of is checked then.
+func TestAnotherPage(t *testing.T) {
+	d, _, r := faulty(t, 4096, Options{})
+	r.write(0, 4096, 1)
+	r.write(4096, 4096, 2)
+	r.cached(t, d, 0, 4096)
+	r.cached(t, d, 4096, 4096)
+	x := d.index
+	one, other := x.get(mix(0)), x.get(mix(1))
+	mine, others := x.slot(one), x.slot(other)
+	// The words are the same for both: only the number tells.
+	d.slots.descs[others].stamp = d.slots.descs[mine].stamp
+	x.entries[one].slot.Store(others)
+	if data, ok := r.lend(0, 4096); ok {
+		t.Errorf("another page was lent: %x", data[0])
+	}
+	x.entries[one].slot.Store(mine)
+	// Nor does an entry that is another page's by now take this one's slot.
+	if x.replace(one, 1, others) {
+		t.Error("an entry was replaced for another page")
+	}
+	if used := d.Stats().Used; used != 2 {
+		t.Errorf("%d pages in use", used)
+	}
+}
+
+func TestReferences(t *testing.T) {
+	s := newSlots(backendtest.Memory(t, 8*4096), 4096)
+	slot := s.take()
+	if s.ref(slot) {
+		t.Error("a reference to a private slot")
+	}
+	s.descs[slot].ref.Store(1)
+	if !s.ref(slot) {
+		t.Error("no reference to a published one")
+	}
+	s.unref(slot)
+	s.unref(slot)
+	if s.ref(slot) || s.used.Load() != 0 {
+		t.Error("a reference to a free slot, or it is not free")
+	}
+	seen := map[uint32]bool{}
+	for n := s.take(); n != 0; n = s.take() {
+		if seen[n] || n > 8 {
+			t.Fatalf("slot %d again, or there is none", n)
+		}
+		seen[n] = true
+	}
+	if len(seen) != 8 {
+		t.Errorf("%d slots of 8", len(seen))
+	}
+}
