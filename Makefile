@@ -25,6 +25,7 @@ test: unit lab
 AGAIN := { echo "once more: what failed above has to pass now"; false; }
 
 unit: deps vet
+	@scripts/deps peers
 	$(GO) test -count=1 ./internal/archtest
 	$(GO) test ./... || $(AGAIN) || $(GO) test -p 1 ./...
 	$(MAKE) race
