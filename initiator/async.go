@@ -322,16 +322,22 @@ func errBuffer(io *IO) error {
 func (p *Queue) turn() {
 	q := p.q
 	p.check()
+	if len(p.doubts) > 0 {
+		p.release(monotonic())
+	}
+	// A provider in software sends in Poll, and sleeps with what was posted since:
+	// each flush has a poll behind it.
+	n := 0
+	for first := true; first || n > 0 && q.pending.len() > 0; first = false {
+		if q.pending.len() > 0 {
+			q.flush(monotonic())
+		}
+		n = q.poll()
+	}
 	// The clock is not free: it is read when there is nothing else to do, and
 	// now and then.
-	p.polls++
-	if q.poll() == 0 || p.polls%64 == 0 || len(p.doubts) > 0 {
-		now := monotonic()
-		p.release(now)
-		q.expire(now)
-		q.flush(now)
-	} else if q.pending.len() > 0 {
-		q.flush(monotonic())
+	if p.polls++; n == 0 || p.polls%64 == 0 {
+		q.expire(monotonic())
 	}
 }
 
