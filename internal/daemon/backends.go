@@ -108,6 +108,9 @@ func (b *backendState) fit(to config.Backend) error {
 	if r, ok := b.medium.(resizer); ok {
 		return r.Resize(size)
 	}
+	if _, err := b.medium.Refresh(); err != nil { // somebody may have shrunk it by hand
+		return err
+	}
 	info := b.medium.Info()
 	now := info.Blocks * uint64(info.BlockSize)
 	g, grows := b.medium.(grower)
