@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nvmf-go/nvmf/internal/config"
+	"github.com/nvmf-go/nvmf/internal/providers"
 )
 
 // TestEvents reloads the daemon under `nvmf events`.
@@ -63,20 +64,27 @@ func TestEventsRefused(t *testing.T) {
 	}
 }
 
-// events runs `nvmf events` until the test ends.
+// events runs `nvmf events` on the rig's daemon until the test ends.
 func (r *rig) events(args ...string) <-chan event {
 	r.Helper()
+	list, end := r.eventsOf(set(r.far), args...)
+	r.Cleanup(end)
+	return list
+}
+
+// eventsOf runs `nvmf events -o json` until end is called.
+func (r *rig) eventsOf(p *providers.Set, args ...string) (<-chan event, func()) {
 	out, in := io.Pipe()
-	w := &world{stdin: strings.NewReader(""), stdout: in, stderr: io.Discard, providers: set(r.far)}
+	w := &world{stdin: strings.NewReader(""), stdout: in, stderr: io.Discard, providers: p}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan int)
 	go func() {
-		ended <- run(ctx, append([]string{"nvmf", "events"}, args...), w)
+		code := run(ctx, append([]string{"nvmf", "events"}, args...), w)
 		in.Close()
+		ended <- code
 	}()
 	list := make(chan event, 100)
 	go func() {
-		defer close(list)
 		for d := json.NewDecoder(out); ; {
 			var e event
 			if d.Decode(&e) != nil {
@@ -85,13 +93,12 @@ func (r *rig) events(args ...string) <-chan event {
 			list <- e
 		}
 	}()
-	r.Cleanup(func() {
+	return list, func() {
 		cancel()
 		if code := <-ended; code != exitInterrupted && code != exitOK {
-			r.Errorf("exit %d", code)
+			r.Errorf("events: exit %d", code)
 		}
-	})
-	return list
+	}
 }
 
 // reload gives the second subsystem other namespaces.
