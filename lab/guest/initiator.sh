@@ -30,7 +30,7 @@ need_nvmf_iwarp() {
 nvmf() {
 	local verb=$1
 	shift
-	timeout 120 "${NVMF_PREFIX[@]}" "$NVMF" "$verb" --provider "$NVMF_PROVIDER" -a "$ADDR" -s "$PORT" \
+	timeout "${NVMF_TIMEOUT:-120}" "${NVMF_PREFIX[@]}" "$NVMF" "$verb" --provider "$NVMF_PROVIDER" -a "$ADDR" -s "$PORT" \
 		-q "$HOST_OURS" -I "${HOST_OURS##*:}" "$@"
 }
 
