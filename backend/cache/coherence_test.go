@@ -254,6 +254,8 @@ func TestOverlappingWrites(t *testing.T) {
 	f.Release(-1)
 	rigs[1].Wait() // the one that began last ends first
 	rigs[0].Wait()
+	rigs[0].stats(d)
+	rigs[1].stats(d)
 	if n := r.stats(d).Fills; n != fills {
 		t.Errorf("%d pages were kept", n-fills)
 	}
