@@ -33,7 +33,7 @@ type disk struct {
 	mu     sync.Mutex
 	data   []byte
 	queues int // that are left
-	open_  []*fakeQueue
+	opened []*fakeQueue
 	log    []initiator.IO // without buffers
 	// judge decides about a command before it is executed; nil executes all.
 	judge func(io *initiator.IO) (initiator.Result, bool)
@@ -64,7 +64,7 @@ func (d *disk) open(context.Context) (queue, error) {
 	d.queues--
 	q := &fakeQueue{disk: d, depth: 32, ready: make(chan struct{}, 1)}
 	q.held, q.done = make([]initiator.IO, 0, q.depth), make([]initiator.Result, 0, q.depth)
-	d.open_ = append(d.open_, q)
+	d.opened = append(d.opened, q)
 	return q, nil
 }
 
@@ -72,7 +72,7 @@ func (d *disk) open(context.Context) (queue, error) {
 func (d *disk) set(fn func()) {
 	d.mu.Lock()
 	fn()
-	queues := d.open_
+	queues := d.opened
 	d.mu.Unlock()
 	for _, q := range queues {
 		q.nudge()

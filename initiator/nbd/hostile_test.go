@@ -213,7 +213,7 @@ func (f *flatOut) round() error {
 // Requests of all kinds allocate nothing, one at a time or many.
 func TestAllocations(t *testing.T) {
 	r := newRig(t, Options{Queues: 1})
-	for _, q := range r.open_ {
+	for _, q := range r.opened {
 		q.quiet = true
 	}
 	for _, c := range []struct {
@@ -260,7 +260,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add(append(requestHeader(cmdBlockStatus, cmdFlagReqOne, 5, 0, 512), requestHeader(cmdFlush, 0, 6, 0, 0)...))
 	f.Add(append(append(requestHeader(cmdWrite, 0, 1, 0, 9<<20), make([]byte, 99)...), requestHeader(cmdDisc, 0, 0, 0, 0)...))
 	served := newRig(f, Options{Queues: 1})
-	for _, q := range served.open_ {
+	for _, q := range served.opened {
 		q.quiet = true
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
