@@ -64,7 +64,7 @@ func (w *world) discover(c *cli.Context) error {
 		return w.watch(s)
 	}
 	s.cfg.KeepAlive = 0
-	log, err := initiator.Discover(s.ctx, s.provider, s.cfg, initiator.DiscoverOptions{Referrals: c.Bool("referrals")})
+	log, err := w.discoverAll(s, c.Bool("referrals"))
 	if err != nil {
 		return err
 	}
@@ -72,6 +72,15 @@ func (w *world) discover(c *cli.Context) error {
 		fmt.Fprintln(w.stderr, "nvmf:", f)
 	}
 	return w.print(s, logDoc(log))
+}
+
+// discoverAll reads the discovery log.
+func (w *world) discoverAll(s *session, referrals bool) (log *initiator.DiscoveryLog, err error) {
+	err = w.either(s, func() (err error) {
+		log, err = initiator.Discover(s.ctx, s.provider, s.cfg, initiator.DiscoverOptions{Referrals: referrals})
+		return err
+	})
+	return log, err
 }
 
 // watch shows the log at every change until the user has seen enough.
@@ -116,7 +125,7 @@ func (w *world) paths(s *session) ([]path, error) {
 		s.cfg.Subsystem = s.dev.nqn
 		return []path{{s.provider, s.cfg}}, nil
 	}
-	log, err := initiator.Discover(s.ctx, s.provider, s.cfg, initiator.DiscoverOptions{Referrals: true})
+	log, err := w.discoverAll(s, true)
 	if err != nil {
 		return nil, err
 	}

@@ -24,13 +24,14 @@ import (
 // loopback: what scripts/demo shows.
 type wires struct {
 	*rig
-	addr   string
-	daemon *daemon.Daemon
+	addr      string
+	listeners string
+	daemon    *daemon.Daemon
 }
 
 const wiresYAML = `
 version: 1
-listeners: [{name: roce, address: ADDR, provider: roce}, {name: iwarp, address: ADDR, provider: iwarp}]
+listeners: [LISTENERS]
 poll_groups: 1
 rdma: {buffers: 16MiB}
 backends:
@@ -46,10 +47,14 @@ subsystems:
     namespaces: []
 `
 
-func newWires(t *testing.T) *wires {
+func newWires(t *testing.T, listening ...string) *wires {
+	for i, p := range listening {
+		listening[i] = fmt.Sprintf("{name: %s, address: ADDR, provider: %s}", p, p)
+	}
 	w := &wires{
-		rig:  &rig{T: t, dir: t.TempDir()},
-		addr: fmt.Sprintf("127.%d.%d.%d", 2+rand.IntN(250), 2+rand.IntN(250), 2+rand.IntN(250)),
+		listeners: strings.Join(listening, ", "),
+		rig:       &rig{T: t, dir: t.TempDir()},
+		addr:      fmt.Sprintf("127.%d.%d.%d", 2+rand.IntN(250), 2+rand.IntN(250), 2+rand.IntN(250)),
 	}
 	w.start()
 	t.Cleanup(w.stop)
@@ -59,7 +64,7 @@ func newWires(t *testing.T) *wires {
 // file is the configuration with a disk of that size and more namespaces.
 func (w *wires) file(disk, more string) *config.File {
 	w.Helper()
-	yaml := strings.NewReplacer("ADDR", w.addr, "DIR", w.dir, "DISK", disk, "MORE", more).Replace(wiresYAML)
+	yaml := strings.NewReplacer("LISTENERS", strings.ReplaceAll(w.listeners, "ADDR", w.addr), "ADDR", w.addr, "DIR", w.dir, "DISK", disk, "MORE", more).Replace(wiresYAML)
 	f, err := config.Parse("test.yaml", []byte(yaml))
 	w.must(err)
 	return f
@@ -113,7 +118,7 @@ func (w *wires) ok(provider string, args ...string) string {
 // TestOverSoftwareRNICs is what lab/guest/initiator.sh does with the kernel's
 // target, with our own.
 func TestOverSoftwareRNICs(t *testing.T) {
-	w := newWires(t)
+	w := newWires(t, "roce", "iwarp")
 	for _, provider := range []string{"roce", "iwarp"} {
 		t.Run(provider, func(t *testing.T) {
 			w.rig.T = t
@@ -131,6 +136,19 @@ func TestOverSoftwareRNICs(t *testing.T) {
 		t.Error(out)
 	}
 	w.contains(out, "device roce-lo", "device iwarp-lo")
+}
+
+// TestAutoFindsIWARP leaves the choice of the RNIC to the host, before a target
+// that speaks iWARP alone.
+func TestAutoFindsIWARP(t *testing.T) {
+	w := newWires(t, "iwarp")
+	for _, args := range [][]string{{"discover"}, {"list"}, {"id-ctrl", "-n", ramNQN}, {"read", "-n", ramNQN, "-N", "1", "-c", "0", "-z", "512"}} {
+		w.ok("auto", args...)
+	}
+	w.contains(w.ok("auto", "ping", "-c", "1", "-n", ramNQN), "(iwarp, device")
+	if res := w.host("roce", "id-ctrl", "-n", ramNQN); res.code == exitOK || !strings.Contains(res.errOut, "nobody speaks RoCEv2 there") {
+		t.Errorf("exit %d: %s", res.code, res.errOut)
+	}
 }
 
 func (w *wires) looks(provider string) {

@@ -26,6 +26,7 @@ type session struct {
 	provider fabric.Provider
 	ctrl     *initiator.Controller
 	show     show.Options
+	wants    string // the provider by name, or auto
 }
 
 // needs is what a command wants of its session.
@@ -63,6 +64,7 @@ func (w *world) aim(c *cli.Context, name, provider string) (*session, error) {
 	if provider == "" {
 		provider = c.String("provider")
 	}
+	s.wants = provider
 	if s.provider, err = w.providers.Toward(s.ctx, provider, s.cfg.LocalAddr, s.cfg.Addr.Addr()); err != nil {
 		if errors.Is(err, fabric.ErrNotSupported) {
 			return nil, usagef("--provider: expected auto or one of %s: %w", strings.Join(w.providers.Names(), ", "), err)
@@ -100,15 +102,39 @@ func (w *world) open(c *cli.Context, name string, n needs) (*session, error) {
 			s.cfg.Spin = max(c.Duration("spin"), -1)
 		}
 	}
+	return s, w.either(s, s.connect)
+}
+
+// either does fn, which talks to the target, with the second provider when the
+// user left the choice to us and nobody there speaks what the first does.
+func (w *world) either(s *session, fn func() error) error {
+	err := fn()
+	if err == nil {
+		return nil
+	}
+	second := w.providers.Instead(s.wants, s.provider, err)
+	if second == nil {
+		return err
+	}
+	first := s.provider
+	s.provider = second
+	if fn() == nil {
+		return nil
+	}
+	s.provider = first
+	return err
+}
+
+func (s *session) connect() (err error) {
 	if s.dev.nqn == "" {
 		if err := s.findSubsystem(); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	s.cfg.Subsystem = s.dev.nqn
 	s.show.Device = string(s.dev.nqn)
 	s.ctrl, err = initiator.Connect(s.ctx, s.provider, s.cfg)
-	return s, err
+	return err
 }
 
 // findSubsystem asks the discovery service what there is, for a user who has

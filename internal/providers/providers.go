@@ -29,6 +29,9 @@ type Set struct {
 	// Software is the provider that Auto takes for an address that no RDMA
 	// device has or reaches; empty when there is none.
 	Software string
+	// Second is the provider that Auto tries toward a peer that does not speak
+	// what Software does; empty when there is none.
+	Second string
 
 	mu   sync.Mutex
 	open map[string]fabric.Provider
@@ -47,6 +50,7 @@ func Default() *Set { return New(Options{}) }
 func New(o Options) *Set {
 	return &Set{
 		Software: roce.Name,
+		Second:   iwarp.Name,
 		Open: map[string]func() (fabric.Provider, error){
 			hardware:   verbs.New,
 			roce.Name:  func() (fabric.Provider, error) { return asProvider(roce.New(o.RoCE)) },
@@ -131,6 +135,22 @@ func (s *Set) Toward(ctx context.Context, name string, local, remote netip.Addr)
 		}
 	}
 	return s.software(err)
+}
+
+// Instead is the provider to try when connecting with p, which Toward has
+// chosen for name, failed with err: nil when there is no other.
+func (s *Set) Instead(name string, p fabric.Provider, err error) fabric.Provider {
+	if name != Auto || s.Second == "" || !errors.Is(err, fabric.ErrUnreachable) {
+		return nil
+	}
+	if first, ferr := s.Get(s.Software); ferr != nil || first != p {
+		return nil
+	}
+	second, serr := s.Get(s.Second)
+	if serr != nil {
+		return nil
+	}
+	return second
 }
 
 // software is the software provider, or nothing and why it would be needed.
