@@ -28,10 +28,16 @@ need_nvmf_iwarp() {
 
 # nvmf VERB...: runs our host towards ADDR and PORT.
 nvmf() {
+	nvmf_words "$@"
+	timeout "${NVMF_TIMEOUT:-120}" "${NVMF_WORDS[@]}"
+}
+
+# nvmf_words VERB...: sets NVMF_WORDS to what nvmf would run, for the background.
+nvmf_words() {
 	local verb=$1
 	shift
-	timeout "${NVMF_TIMEOUT:-120}" "${NVMF_PREFIX[@]}" "$NVMF" "$verb" --provider "$NVMF_PROVIDER" -a "$ADDR" -s "$PORT" \
-		-q "$HOST_OURS" -I "${HOST_OURS##*:}" "$@"
+	NVMF_WORDS=("${NVMF_PREFIX[@]}" "$NVMF" "$verb" --provider "$NVMF_PROVIDER" -a "$ADDR" -s "$PORT"
+		-q "$HOST_OURS" -I "${HOST_OURS##*:}" "$@")
 }
 
 # bench_verify NAME NQN NSID [OPTION...]: verified load by our host; the result is
@@ -104,7 +110,8 @@ initiator_load() {
 # initiator_events NQN DIR IMAGE: namespaces come, grow and go while it watches.
 initiator_events() {
 	say "events"
-	nvmf events -n "$1" >"$OUT/events" 2>"$OUT/events.err" &
+	nvmf_words events -n "$1"
+	"${NVMF_WORDS[@]}" >"$OUT/events" 2>"$OUT/events.err" &
 	local watcher=$!
 	check "the namespaces that are there" wait_until 20 events_told 'namespace 2: present, 64 MiB'
 	mkdir "$2/namespaces/3"
@@ -117,7 +124,7 @@ initiator_events() {
 	echo 0 >"$2/namespaces/3/enable"
 	check "it has gone" wait_until 20 events_told 'namespace 3: gone'
 	rmdir "$2/namespaces/3"
-	pkill -TERM -f "$NVMF events" # bash lets no SIGINT through to what runs in the background
+	kill -TERM $watcher # bash lets no SIGINT through to what runs in the background
 	wait $watcher || true
 	cat "$OUT/events"
 }
@@ -125,8 +132,7 @@ initiator_events() {
 # initiator_outage NQN: the port goes and comes back under verified load.
 initiator_outage() {
 	say "the target goes and comes back"
-	timeout 120 "${NVMF_PREFIX[@]}" "$NVMF" bench --provider "$NVMF_PROVIDER" -a "$ADDR" -s "$PORT" -q "$HOST_OURS" -I "${HOST_OURS##*:}" \
-		-n "$1" -N 2 --rw randrw --bs 4k --iodepth 16 --size 8m --runtime 20 --verify crc32c -o json --verbose \
+	nvmf bench -n "$1" -N 2 --rw randrw --bs 4k --iodepth 16 --size 8m --runtime 20 --verify crc32c -o json --verbose \
 		>"$OUT/outage.json" 2>"$OUT/outage.err" &
 	local load=$!
 	sleep 5
