@@ -4,7 +4,7 @@ BIN     := bin
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X github.com/nvmf-go/nvmf/internal/version.Version=$(VERSION)
 
-.PHONY: build deps demo test unit vet race lab lab-verbs soak compare bench lint clean
+.PHONY: build deps demo test unit vet race lab lab-verbs lab-interop soak compare bench lint clean
 
 build: deps
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
@@ -48,7 +48,12 @@ lab: build
 		failed=$$(awk '$$1 == "FAIL" { print $$2 }' lab/out/latest/summary.txt); \
 		[ -n "$$failed" ] && echo "once more, on a fresh boot:" $$failed && lab/run $$failed; }
 
-soak: build lab-verbs
+# rdma-core's rping and perftest on the kernel's rxe and siw against the built-in RNICs.
+lab-interop: build
+	@scripts/deps lab
+	$(GO) test -tags lab -count=1 -timeout 30m -exec "$(CURDIR)/lab/run exec --timeout 14m -- ip netns exec peer" -run Interop ./fabric/soft/roce ./fabric/soft/iwarp
+
+soak: build lab-verbs lab-interop
 	lab/run soak
 
 # The conformance suite of fabric over libibverbs and the kernel's rxe.
