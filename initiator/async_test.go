@@ -200,6 +200,36 @@ func TestQueueOutlivesController(t *testing.T) {
 	r.net.Heal(hostIP, targetIPs[0])
 }
 
+// A queue at rest takes over the connection that is made when one was lost.
+func TestQueueRest(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	c := r.connect()
+	q := r.queueOf(r.namespace(c, memNS))
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	rested := make(chan error, 1)
+	go func() { rested <- q.Rest(ctx) }()
+	r.must(c.Reset(r.ctx))
+	current := func() bool {
+		q.enter()
+		defer q.leave()
+		return q.q.next.Load() == nil && q.q.qc != nil && q.q.qc.assoc == c.assoc.Load()
+	}
+	for end := time.Now().Add(20 * time.Second); !current(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the queue does not take the new connection over")
+		}
+	}
+	cancel(why)
+	if err := <-rested; !errors.Is(err, why) {
+		t.Error(err)
+	}
+	go func() { rested <- q.Rest(r.ctx) }()
+	r.must(c.Close())
+	r.must(<-rested)
+	r.must(q.Close())
+}
+
 // Queues taken and given back while the controller is closed.
 func TestQueueRacesClose(t *testing.T) {
 	r := newRig(t, rigOptions{})
