@@ -10,6 +10,7 @@ package verbs
 #cgo LDFLAGS: -ldl
 #cgo noescape vb_post_send
 #cgo noescape vb_post_atomic
+#cgo noescape vb_post_datagram
 #cgo noescape vb_post_recv
 #cgo noescape vb_post_srq
 #cgo noescape vb_post_bind
@@ -17,6 +18,7 @@ package verbs
 #cgo noescape vb_arm
 #cgo nocallback vb_post_send
 #cgo nocallback vb_post_atomic
+#cgo nocallback vb_post_datagram
 #cgo nocallback vb_post_recv
 #cgo nocallback vb_post_srq
 #cgo nocallback vb_post_bind
@@ -73,6 +75,18 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(fabric.Completion{}.Op)-unsafe.Offsetof(C.struct_vb_wc{}.op)]
 	_ = [1]struct{}{}[unsafe.Offsetof(fabric.Completion{}.Flags)-unsafe.Offsetof(C.struct_vb_wc{}.flags)]
 
+	_ = [1]struct{}{}[unsafe.Offsetof(fabric.Completion{}.SrcQPN)-unsafe.Offsetof(C.struct_vb_wc{}.src_qpn)]
+
+	_ = [1]struct{}{}[unsafe.Sizeof(fabric.DatagramWR{})-uintptr(C.sizeof_struct_vb_dgram_wr)]
+	_ = [1]struct{}{}[unsafe.Offsetof(fabric.DatagramWR{}.Handle)-unsafe.Offsetof(C.struct_vb_dgram_wr{}.handle)]
+	_ = [1]struct{}{}[unsafe.Offsetof(fabric.DatagramWR{}.QPN)-unsafe.Offsetof(C.struct_vb_dgram_wr{}.qpn)]
+	_ = [1]struct{}{}[unsafe.Offsetof(fabric.DatagramWR{}.QKey)-unsafe.Offsetof(C.struct_vb_dgram_wr{}.qkey)]
+	_ = [1]struct{}{}[unsafe.Offsetof(fabric.DatagramWR{}.Imm)-unsafe.Offsetof(C.struct_vb_dgram_wr{}.imm)]
+	_ = [1]struct{}{}[unsafe.Offsetof(fabric.DatagramWR{}.FirstSGE)-unsafe.Offsetof(C.struct_vb_dgram_wr{}.first_sge)]
+	_ = [1]struct{}{}[unsafe.Offsetof(fabric.DatagramWR{}.NumSGE)-unsafe.Offsetof(C.struct_vb_dgram_wr{}.num_sge)]
+	_ = [1]struct{}{}[unsafe.Offsetof(fabric.DatagramWR{}.Op)-unsafe.Offsetof(C.struct_vb_dgram_wr{}.op)]
+	_ = [1]struct{}{}[unsafe.Offsetof(fabric.DatagramWR{}.Flags)-unsafe.Offsetof(C.struct_vb_dgram_wr{}.flags)]
+
 	_ = [1]struct{}{}[unsafe.Offsetof(fabric.SGE{}.Addr)-unsafe.Offsetof(C.struct_ibv_sge{}.addr)]
 	_ = [1]struct{}{}[unsafe.Offsetof(fabric.SGE{}.Length)-unsafe.Offsetof(C.struct_ibv_sge{}.length)]
 	_ = [1]struct{}{}[unsafe.Offsetof(fabric.SGE{}.LKey)-unsafe.Offsetof(C.struct_ibv_sge{}.lkey)]
@@ -96,6 +110,7 @@ var (
 	_ = [1]struct{}{}[fabric.FlagFence-C.VB_FENCE]
 	_ = [1]struct{}{}[fabric.CompletionImm-C.VB_WC_IMM]
 	_ = [1]struct{}{}[fabric.CompletionInvalidated-C.VB_WC_INVALIDATED]
+	_ = [1]struct{}{}[fabric.CompletionGRH-C.VB_WC_GRH]
 
 	_ = [1]struct{}{}[fabric.StatusLocalLength-C.IBV_WC_LOC_LEN_ERR]
 	_ = [1]struct{}{}[fabric.StatusLocalQPOp-C.IBV_WC_LOC_QP_OP_ERR]

@@ -39,6 +39,8 @@ var conformanceConfig = fabrictest.Config{
 	KeepsInvalidatedKey: "rxe of Linux 6.1 says so to kernel consumers only",
 	WindowsUnbounded:    "rxe of Linux 6.1 checks the region's bounds only",
 	ReadsOutliveKeys:    "rxe of Linux 6.1 repeats such a READ for ever",
+	NoSQE:               "rxe of Linux 6.1 has no such state",
+	FailsLongMessages:   "rxe of Linux 6.1 takes it for a malformed receive",
 	// What rxe says instead of what IBTA vol 1, 11.6.2 has.
 	Statuses: map[fabric.Status][]fabric.Status{
 		fabric.StatusLocalProtection:  {fabric.StatusLocalQPOp},

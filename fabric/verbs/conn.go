@@ -240,7 +240,8 @@ func (c *conn) makeQP() error {
 	return nil
 }
 
-func (c *conn) createQP() error {
+// attributes are what the QP is made with.
+func (c *conn) attributes() C.struct_vb_qp_attr {
 	a := C.struct_vb_qp_attr{
 		pd:         c.d.pd,
 		send_cq:    c.cfg.SendCQ.(*completionQueue).cq,
@@ -254,6 +255,11 @@ func (c *conn) createQP() error {
 	} else {
 		a.recv_depth, a.recv_sge = C.uint32_t(c.cfg.RecvDepth), C.uint32_t(c.cfg.MaxRecvSGE)
 	}
+	return a
+}
+
+func (c *conn) createQP() error {
+	a := c.attributes()
 	q, err := newQueuePair(c)
 	if err != nil {
 		return err

@@ -12,7 +12,8 @@ import (
 	"github.com/nvmf-go/nvmf/fabric"
 )
 
-// device implements fabric.Device and fabric.MemoryWindower.
+// device implements fabric.Device, fabric.MemoryWindower,
+// fabric.UnreliableConnector and fabric.DatagramDevice.
 type device struct {
 	// Constant.
 	p      *provider
@@ -24,10 +25,13 @@ type device struct {
 	async  *parked
 	events chan fabric.Event
 
+	handles handles
+
 	// Guarded by p.mu.
 	refs    int
 	counts  fabric.ObjectCounts
 	windows int
+	ahs     int                       // address handles
 	vectors int                       // completion vectors handed out, round robin
 	lost    map[fabric.EventKind]bool // how it was said to fail or go
 	gone    bool                      // destroyed
@@ -59,6 +63,11 @@ func newDevice(p *provider, name string, ctx *C.struct_ibv_context, hold **C.str
 		return nil, fmt.Errorf("allocate a protection domain: %w", lastErrno(err))
 	}
 	d.pd = pd
+	if d.handles.table = C.vb_new_handles(); d.handles.table == nil {
+		C.vb_dealloc_pd(pd)
+		d.async.file.Close()
+		return nil, errno(int(C.ENOMEM))
+	}
 	go d.async.routine(d.drainAsync)
 	return d, nil
 }
@@ -92,14 +101,16 @@ func (d *device) Close() error {
 	}
 	if d.refs == 1 && d.busyLocked() {
 		defer d.p.mu.Unlock()
-		return d.opError("close", fmt.Errorf("%w: %+v and %d windows are open", fabric.ErrBusy, d.counts, d.windows))
+		return d.opError("close", fmt.Errorf("%w: %+v, %d windows and %d address handles are open", fabric.ErrBusy, d.counts, d.windows, d.ahs))
 	}
 	d.p.mu.Unlock()
 	d.release()
 	return nil
 }
 
-func (d *device) busyLocked() bool { return d.counts != (fabric.ObjectCounts{}) || d.windows > 0 }
+func (d *device) busyLocked() bool {
+	return d.counts != (fabric.ObjectCounts{}) || d.windows > 0 || d.ahs > 0
+}
 
 // release gives back a reference. The device goes with the last one, or with
 // its last object when that outlives it: a listener's reference does not wait
@@ -133,6 +144,7 @@ func (d *device) destroy() {
 	close(d.events)
 	d.mu.Unlock()
 	C.vb_dealloc_pd(d.pd)
+	C.vb_free_handles(d.handles.table)
 	C.vb_release(d.hold)
 }
 

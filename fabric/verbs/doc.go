@@ -26,6 +26,14 @@
 // that was asked for, and CQs sized for the sum of the depths never overflow.
 // The device's wr_id is the place, which knows the caller's id and operation: a
 // failed completion of verbs tells neither what failed nor of which queue.
+//
+// # Unreliable services
+//
+// RoCE devices have UC and UD (fabric.UnreliableConnector, fabric.DatagramDevice),
+// without the connection manager: the system resolves addresses when a QP is
+// connected or an address handle is made, which can take seconds. On InfiniBand
+// that would take a subnet manager; iWARP has no such services. What a QP dropped
+// is known to the device's counters only.
 package verbs
 
 import "github.com/nvmf-go/nvmf/fabric"

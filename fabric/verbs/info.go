@@ -86,12 +86,15 @@ func limitsOf(i *C.struct_vb_info, t fabric.Transport) fabric.Limits {
 		MaxSGE: int(i.max_sge), MaxReadSGE: int(i.max_sge_rd),
 		MaxORD: min(int(i.max_ord), 254), MaxIRD: min(int(i.max_ird), 254),
 		MaxMRSize: uint64(i.max_mr_size), MaxMessage: uint32(i.max_message),
-		Atomics:              i.atomics != 0 && !iwarp,
-		MemoryWindows:        i.windows != 0,
-		SendInvalidate:       i.send_inv != 0,
-		InvalidateUntold:     i.vendor == vendorRXE,
-		RNR:                  !iwarp,
-		ReadNeedsRemoteWrite: iwarp,
+		Atomics:          i.atomics != 0 && !iwarp,
+		MemoryWindows:    i.windows != 0,
+		SendInvalidate:   i.send_inv != 0,
+		InvalidateUntold: i.vendor == vendorRXE,
+		RNR:              !iwarp,
+		// InfiniBand's paths would have to be asked of a subnet manager.
+		UnreliableConnections: t == fabric.TransportRoCE,
+		Datagrams:             t == fabric.TransportRoCE,
+		ReadNeedsRemoteWrite:  iwarp,
 	}
 }
 

@@ -49,6 +49,19 @@ struct vb_atomic_wr {
 	uint8_t pad[6];
 };
 
+struct vb_dgram_wr {
+	uint64_t id;
+	uint32_t handle;
+	uint32_t qpn;
+	uint32_t qkey;
+	uint32_t imm;
+	uint32_t first_sge;
+	uint8_t num_sge;
+	uint8_t op;
+	uint8_t flags;
+	uint8_t pad;
+};
+
 struct vb_wc {
 	uint64_t id;
 	uint32_t qpn;
@@ -58,7 +71,8 @@ struct vb_wc {
 	uint8_t status;
 	uint8_t op;
 	uint8_t flags;
-	uint8_t pad[5];
+	uint8_t pad;
+	uint32_t src_qpn;
 };
 
 _Static_assert(sizeof(struct vb_send_wr) == 32, "fabric.SendWR");
@@ -66,7 +80,9 @@ _Static_assert(offsetof(struct vb_send_wr, first_sge) == 24, "fabric.SendWR.Firs
 _Static_assert(offsetof(struct vb_send_wr, op) == 29, "fabric.SendWR.Op");
 _Static_assert(sizeof(struct vb_recv_wr) == 16, "fabric.RecvWR");
 _Static_assert(sizeof(struct vb_atomic_wr) == 48, "fabric.AtomicWR");
+_Static_assert(sizeof(struct vb_dgram_wr) == 32, "fabric.DatagramWR");
 _Static_assert(sizeof(struct vb_wc) == 32, "fabric.Completion");
+_Static_assert(offsetof(struct vb_wc, src_qpn) == 28, "fabric.Completion.SrcQPN");
 _Static_assert(offsetof(struct vb_wc, status) == 24, "fabric.Completion.Status");
 _Static_assert(sizeof(struct ibv_sge) == 16, "fabric.SGE");
 _Static_assert(offsetof(struct ibv_sge, length) == 8, "fabric.SGE.Length");
@@ -89,7 +105,7 @@ enum vb_op {
 };
 
 enum vb_flag { VB_SIGNALED = 1, VB_SOLICITED = 2, VB_INLINE = 4, VB_FENCE = 8 };
-enum vb_wc_flag { VB_WC_IMM = 1, VB_WC_INVALIDATED = 2 };
+enum vb_wc_flag { VB_WC_IMM = 1, VB_WC_INVALIDATED = 2, VB_WC_GRH = 4 };
 
 // vb_queue is a send queue, a receive queue or an SRQ as we count it: a WR has
 // a place from its post until its completion is polled. A device may forget
@@ -114,12 +130,30 @@ struct vb_slot {
 	uint8_t busy; // a completion is owed
 };
 
+// vb_handles are the address handles of a device: a WR names one by a number
+// whose low bits are the slot.
+enum { VB_HANDLES = 4096 };
+struct vb_handles {
+	struct {
+		uint32_t num; // atomic; 0: none
+		struct ibv_ah *ah;
+	} slot[VB_HANDLES];
+};
+
+// vb_path is where the packets of a QP without a connection go.
+struct vb_path {
+	uint8_t dgid[16];
+	uint8_t port, sgid_index, hop_limit, traffic_class;
+};
+
 struct vb_queue {
 	int refs;   // atomic
 	int dead;   // atomic; completions are dropped
 	int shared; // SRQ
 	uint32_t depth, mask;
 	uint32_t max_sge, max_inline; // not every driver checks them (siw)
+	uint32_t max_datagram, qkey;  // of a UD QP's queues, else 0
+	const struct vb_handles *handles; // likewise
 	uint32_t head, done, tail;    // free, completed and posted so far
 	uint32_t unused;              // SRQ: number of entries of unused_slots
 	uint32_t *unused_slots;
@@ -240,6 +274,19 @@ int vb_qp_error(struct ibv_qp *qp);
 int vb_qp_rnr_timer(struct ibv_qp *qp, uint8_t code);
 int vb_destroy_qp(struct ibv_qp *qp);
 
+// QPs without a connection.
+int vb_find_gid(struct ibv_context *ctx, const uint8_t *gid, uint8_t *port);
+struct ibv_qp *vb_create_loose_qp(struct vb_qp_attr *a, int datagrams);
+int vb_init_uc(struct ibv_qp *qp, uint8_t port);
+int vb_connect_uc(struct ibv_qp *qp, const struct vb_path *p, uint32_t qpn, uint32_t send_psn, uint32_t recv_psn, int mtu);
+int vb_start_ud(struct ibv_qp *qp, uint8_t port, uint32_t qkey);
+int vb_recover_qp(struct ibv_qp *qp);
+struct ibv_ah *vb_create_ah(struct ibv_pd *pd, const struct vb_path *p);
+int vb_destroy_ah(struct ibv_ah *ah);
+struct vb_handles *vb_new_handles(void);
+void vb_free_handles(struct vb_handles *h);
+void vb_set_handle(struct vb_handles *h, uint32_t slot, uint32_t num, struct ibv_ah *ah);
+
 // Connection manager.
 struct rdma_event_channel *vb_cm_channel(void);
 void vb_cm_destroy_channel(struct rdma_event_channel *ch);
@@ -265,6 +312,7 @@ int vb_cm_established(struct rdma_cm_id *id);
 // a status other than success.
 int64_t vb_post_send(struct ibv_qp *qp, struct vb_queue *q, const struct vb_send_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
 int64_t vb_post_atomic(struct ibv_qp *qp, struct vb_queue *q, const struct vb_atomic_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
+int64_t vb_post_datagram(struct ibv_qp *qp, struct vb_queue *q, const struct vb_dgram_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
 int64_t vb_post_recv(struct ibv_qp *qp, struct vb_queue *q, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
 int64_t vb_post_srq(struct ibv_srq *srq, struct vb_queue *q, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
 int vb_post_bind(struct ibv_qp *qp, struct vb_queue *q, struct ibv_mw *mw, uint32_t rkey, struct ibv_mr *mr, uint64_t addr, uint64_t n, int access, uint64_t id, uint8_t flags);
@@ -297,6 +345,8 @@ int vb_arm(struct vb_cq *cq, struct vb_wc *out);
 	X(ibv_modify_qp)                                                       \
 	X(ibv_query_qp)                                                        \
 	X(ibv_destroy_qp)                                                      \
+	X(ibv_create_ah)                                                       \
+	X(ibv_destroy_ah)                                                      \
 	X(ibv_get_async_event)                                                 \
 	X(ibv_ack_async_event)
 

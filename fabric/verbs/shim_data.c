@@ -104,6 +104,45 @@ static int build_atomic(struct ibv_send_wr *o, struct vb_slot *slot, const void 
 	return 0;
 }
 
+static struct ibv_ah *find_handle(const struct vb_handles *h, uint32_t num)
+{
+	uint32_t i = num % VB_HANDLES;
+
+	if (!num || __atomic_load_n(&h->slot[i].num, __ATOMIC_ACQUIRE) != num)
+		return NULL;
+	return __atomic_load_n(&h->slot[i].ah, __ATOMIC_ACQUIRE);
+}
+
+static int build_datagram(struct ibv_send_wr *o, struct vb_slot *slot, const void *wr, const struct ibv_sge *sge, uint32_t nsge)
+{
+	const struct vb_dgram_wr *w = wr;
+	const struct vb_queue *q = slot->q;
+	uint64_t sum = 0;
+
+	if (w->op != VB_SEND && w->op != VB_SEND_IMM)
+		return EINVAL;
+	if (!sges_fit(q, w->first_sge, w->num_sge, nsge))
+		return EINVAL;
+	for (uint32_t i = 0; i < w->num_sge; i++)
+		sum += sge[w->first_sge + i].length;
+	if (sum > q->max_datagram || (w->flags & VB_INLINE && sum > q->max_inline))
+		return EINVAL;
+	o->wr.ud.ah = find_handle(q->handles, w->handle);
+	if (!o->wr.ud.ah || w->qpn < 2 || w->qpn > 0xfffffe)
+		return EINVAL;
+	slot->id = w->id;
+	slot->op = w->op;
+	slot->busy = w->flags & VB_SIGNALED;
+	o->sg_list = w->num_sge ? (struct ibv_sge *)sge + w->first_sge : NULL;
+	o->num_sge = w->num_sge;
+	o->opcode = send_opcode[w->op];
+	o->send_flags = send_flags(w->flags);
+	o->imm_data = w->op == VB_SEND_IMM ? htonl(w->imm) : 0;
+	o->wr.ud.remote_qpn = w->qpn;
+	o->wr.ud.remote_qkey = w->qkey >> 31 ? q->qkey : w->qkey; // rxe would send it as it is
+	return 0;
+}
+
 // room is how many WRs a send or receive queue takes.
 static uint32_t room(const struct vb_queue *q)
 {
@@ -163,6 +202,11 @@ int64_t vb_post_send(struct ibv_qp *qp, struct vb_queue *q, const struct vb_send
 int64_t vb_post_atomic(struct ibv_qp *qp, struct vb_queue *q, const struct vb_atomic_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
 {
 	return post_sends(qp, q, build_atomic, w, sizeof *w, n, sge, nsge);
+}
+
+int64_t vb_post_datagram(struct ibv_qp *qp, struct vb_queue *q, const struct vb_dgram_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge)
+{
+	return post_sends(qp, q, build_datagram, w, sizeof *w, n, sge, nsge);
 }
 
 // take_slot finds a place for the kth receive of a chain, which is taken only
@@ -294,12 +338,14 @@ static void free_slot(struct vb_slot *slot)
 static int convert(struct vb_wc *o, const struct ibv_wc *wc)
 {
 	struct vb_slot *slot = (struct vb_slot *)(uintptr_t)wc->wr_id;
+	int datagram;
 
 	if (__atomic_load_n(&slot->q->dead, __ATOMIC_ACQUIRE))
 		return 0;
 	memset(o, 0, sizeof *o);
 	o->id = slot->id;
 	o->op = slot->op;
+	datagram = slot->q->max_datagram != 0;
 	free_slot(slot);
 	o->qpn = wc->qp_num;
 	o->status = wc->status;
@@ -318,6 +364,10 @@ static int convert(struct vb_wc *o, const struct ibv_wc *wc)
 	} else if (wc->wc_flags & IBV_WC_WITH_INV) {
 		o->flags = VB_WC_INVALIDATED;
 		o->imm = wc->invalidated_rkey;
+	}
+	if (datagram) {
+		o->flags |= VB_WC_GRH;
+		o->src_qpn = wc->src_qp;
 	}
 	return 1;
 }
