@@ -30,6 +30,7 @@ var deps = []dep{
 	{"tshark", "tshark"},
 	{"udevadm", "udev"},
 	{"cmp", "diffutils"},
+	{"nbd-client", "nbd-client"},
 	{"blkdiscard", "util-linux"},
 	{"ps", "procps"},
 }

@@ -152,3 +152,6 @@ initiator_refused() {
 	refused 'subsystem' nvmf id-ctrl -n nqn.2026-11.io.nvmf.lab:absent
 	refused 'host' nvmf id-ctrl -n "$2"
 }
+
+# need_nbd: the kernel's NBD client.
+need_nbd() { modprobe nbd max_part=0 && command -v nbd-client >/dev/null; }
