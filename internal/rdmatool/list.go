@@ -73,6 +73,8 @@ type Limits struct {
 	MemoryWindows  bool   `json:"memory_windows"`
 	SendInvalidate bool   `json:"send_invalidate"`
 	RNR            bool   `json:"rnr"`
+	UC             bool   `json:"uc"`
+	UD             bool   `json:"ud"`
 }
 
 // Absent is a provider without a device.
@@ -133,6 +135,7 @@ func newLimits(l fabric.Limits) Limits {
 		SGEs: l.MaxSGE, ReadSGEs: l.MaxReadSGE, Inline: l.MaxInline, ORD: l.MaxORD, IRD: l.MaxIRD,
 		MRSize: l.MaxMRSize, Message: l.MaxMessage,
 		Atomics: l.Atomics, MemoryWindows: l.MemoryWindows, SendInvalidate: l.SendInvalidate, RNR: l.RNR,
+		UC: l.UnreliableConnections, UD: l.Datagrams,
 	}
 }
 
@@ -209,7 +212,7 @@ func features(m Limits) string {
 	for _, x := range []struct {
 		has  bool
 		name string
-	}{{m.Atomics, "atomics"}, {m.SendInvalidate, "invalidate"}, {m.MemoryWindows, "windows"}, {m.RNR, "RNR"}} {
+	}{{m.Atomics, "atomics"}, {m.SendInvalidate, "invalidate"}, {m.MemoryWindows, "windows"}, {m.RNR, "RNR"}, {m.UC, "UC"}, {m.UD, "UD"}} {
 		if x.has {
 			f = append(f, x.name)
 		}

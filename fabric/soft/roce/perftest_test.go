@@ -119,7 +119,7 @@ func (p *perftestPeer) echo() error {
 			_, err = p.tcp.Write(b[:n])
 		}
 		if err != nil {
-			return nil // the client has closed behind its last message
+			return nil //nolint:nilerr // the client has closed behind its last message
 		}
 	}
 }
