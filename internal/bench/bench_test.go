@@ -84,6 +84,24 @@ func TestMix(t *testing.T) {
 	}
 }
 
+// What each job has done is what all have done, of every kind that its mode
+// does.
+func TestPerJob(t *testing.T) {
+	for mode := Read; mode <= RandTrim; mode++ {
+		rep := newLoad(t, Options{Mode: mode, Depth: 4, Jobs: 3, ReadPercent: 50, BlockSize: 512}, 96<<10, nil).do()
+		all, _ := rep.Total()
+		if len(rep.PerJob) != 3 || rep.PerJob[0] != 64 || rep.PerJob[1] != 64 || rep.PerJob[2] != 64 || all != 192 {
+			t.Errorf("%v: %v of %d", mode, rep.PerJob, all)
+		}
+	}
+}
+
+func TestNoNamespace(t *testing.T) {
+	if _, err := RunOn(t.Context(), nil, Options{}); !errors.Is(err, ErrOptions) {
+		t.Error(err)
+	}
+}
+
 func TestVerified(t *testing.T) {
 	for _, mode := range []Mode{Write, RandWrite, ReadWrite, RandRW} {
 		l := newLoad(t, Options{Mode: mode, Depth: 16, Jobs: 2, ReadPercent: 50, Verify: true, BlockSize: 2048}, 1<<20, nil)

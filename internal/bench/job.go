@@ -79,8 +79,8 @@ type job struct {
 	now      int64 // as last read
 	begin    int64 // of what is measured
 	measured bool
-	hist     [opKinds]*hdrhistogram.Histogram
-	count    [opKinds]uint64 // I/Os completed
+	hist     [opKinds]*hdrhistogram.Histogram // nil for what the mode does not do
+	count    [opKinds]uint64                  // I/Os completed
 	verified uint64
 	unknown  uint64 // reads of places that were not written yet
 
@@ -122,8 +122,10 @@ func newJob(o *Options, ctl *control, q queue, buf *initiator.Buffer, first int6
 	for i := range j.free {
 		j.free[i] = uint32(i)
 	}
-	for i := range j.hist {
-		j.hist[i] = newHistogram()
+	for op := range j.hist {
+		if o.Mode.does(op) {
+			j.hist[op] = newHistogram()
+		}
 	}
 	return j
 }
@@ -191,8 +193,10 @@ func (j *job) wait(ctx context.Context) error {
 // startMeasuring forgets the ramp.
 func (j *job) startMeasuring() {
 	j.measured, j.begin = true, j.now
-	for _, h := range j.hist {
-		h.Reset()
+	for op, h := range j.hist {
+		if h != nil {
+			j.hist[op] = newHistogram() // a Reset writes all of it, which thousands of jobs have no memory for
+		}
 	}
 }
 

@@ -62,6 +62,17 @@ func (m Mode) Mixed() bool { return m == ReadWrite || m == RandRW }
 // changes says whether data is lost.
 func (m Mode) changes() bool { return m != Read && m != RandRead }
 
+// does says whether a load has such operations.
+func (m Mode) does(op int) bool {
+	switch op {
+	case opTrim:
+		return m == Trim || m == RandTrim
+	case opWrite:
+		return m == Write || m == RandWrite || m.Mixed()
+	}
+	return !m.changes() || m.Mixed()
+}
+
 // Options are a load. Zero values mean the defaults.
 type Options struct {
 	Mode Mode

@@ -35,6 +35,9 @@ type Report struct {
 	// checked afterwards.
 	Verified, Unknown, Reread uint64
 	Interrupted               bool
+	// PerJob are the I/Os of each job in Elapsed, to see whether all got as
+	// much.
+	PerJob []uint64
 }
 
 // Total are the I/Os of all kinds.
@@ -50,7 +53,21 @@ func (r *Report) Total() (ios, bytes uint64) {
 // error; what was in flight is waited for. The report is there even with an
 // error of an I/O, as far as it came.
 func Run(ctx context.Context, ns *initiator.Namespace, o Options) (*Report, error) {
-	space := Space{Size: ns.Size(), BlockSize: ns.BlockSize(), MaxTransfer: ns.MaxTransfer()}
+	return RunOn(ctx, []*initiator.Namespace{ns}, o)
+}
+
+// RunOn is Run on several namespaces of one size, or on one through several
+// controllers: the jobs take them in turns.
+func RunOn(ctx context.Context, list []*initiator.Namespace, o Options) (*Report, error) {
+	if len(list) == 0 {
+		return nil, badOption("no namespace")
+	}
+	space := Space{Size: list[0].Size(), BlockSize: list[0].BlockSize(), MaxTransfer: list[0].MaxTransfer()}
+	for _, ns := range list {
+		if ns.Size() < space.Size || ns.BlockSize() != space.BlockSize || ns.MaxTransfer() < space.MaxTransfer {
+			return nil, badOption("namespaces that differ")
+		}
+	}
 	if err := o.complete(space); err != nil {
 		return nil, err
 	}
@@ -60,7 +77,7 @@ func Run(ctx context.Context, ns *initiator.Namespace, o Options) (*Report, erro
 	r := &run{o: &o, ctl: newControl()}
 	defer r.close()
 	for i := range o.Jobs {
-		if err := r.add(ctx, ns, i, space.BlockSize); err != nil {
+		if err := r.add(ctx, list[i%len(list)], i, space.BlockSize); err != nil {
 			return nil, err
 		}
 	}
@@ -243,9 +260,14 @@ func (r *run) report(m meter) *Report {
 		rep.Depth = min(rep.Depth, j.depth)
 		rep.Verified += j.verified
 		rep.Unknown += j.unknown
+		var ios uint64
 		for op, h := range j.hist {
-			rep.Ops[op].Latency.Merge(h)
+			if h != nil {
+				rep.Ops[op].Latency.Merge(h)
+				ios += uint64(h.TotalCount())
+			}
 		}
+		rep.PerJob = append(rep.PerJob, ios)
 	}
 	for i := range rep.Ops {
 		rep.Ops[i].IOs = uint64(rep.Ops[i].Latency.TotalCount())
