@@ -178,6 +178,9 @@ func TestLabels(t *testing.T) {
 			t.Errorf("%g: %q, want %q", c.v, got, c.want)
 		}
 	}
+	if got := (&scale{axis: &Axis{Log: 2}}).label(1024); got != "1024" {
+		t.Errorf("a power of two is %q", got)
+	}
 }
 
 // What cannot be shown is left out, and the rest is there.
