@@ -79,7 +79,7 @@ func (a *association) fail(cause error) {
 	a.mu.Unlock()
 	for _, qc := range conns {
 		qc.disconnect()
-		qc.w.Load().wake()
+		qc.w.Load().Wake()
 	}
 }
 

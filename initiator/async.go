@@ -74,8 +74,10 @@ type Queue struct {
 
 	doubts   []uint16 // sent once; not to be sent again before their time
 	polls    uint
-	closed   bool // takes no more
-	returned bool // q is an engine's again
+	ctx      context.Context // whose end wakes the queue
+	unheed   func() bool     // ends that
+	closed   bool            // takes no more
+	returned bool            // q is an engine's again
 }
 
 // Queue takes an I/O queue of the namespace's controller for the caller alone.
@@ -145,6 +147,7 @@ func (c *Controller) giveBack(q *queue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
+		q.w.Close()
 		return
 	}
 	c.taken[q.qid-1] = nil
@@ -174,7 +177,7 @@ func (c *Controller) failQueues(err error) {
 func (p *Queue) fail(err error) {
 	p.failed.Store(&err)
 	p.trySweep()
-	p.q.w.wake()
+	p.q.w.Wake()
 }
 
 // enter makes the caller the user.
@@ -392,9 +395,10 @@ func (p *Queue) Rest(ctx context.Context) error { return p.sleep(ctx, true) }
 // sleep is Wait without polling, and Rest.
 func (p *Queue) sleep(ctx context.Context, rest bool) error {
 	w := p.q.w
-	defer w.asleep.Store(false)
+	defer w.Cancel()
+	p.heed(ctx)
 	for {
-		w.asleep.Store(true)
+		w.Prepare()
 		over, armed := p.ready(true, rest)
 		if over {
 			return nil
@@ -402,13 +406,35 @@ func (p *Queue) sleep(ctx context.Context, rest bool) error {
 		if !armed {
 			continue
 		}
+		if w.Kernel() {
+			if ctx.Err() != nil {
+				return ctxError(ctx)
+			}
+			w.Sleep(p.patience())
+			continue
+		}
 		p.timer.Reset(p.patience())
 		select {
-		case <-w.ch:
+		case <-w.C:
 		case <-p.timer.C:
 		case <-ctx.Done():
 			return ctxError(ctx)
 		}
+	}
+}
+
+// heed has the end of ctx wake the queue. A context that is used again costs
+// nothing.
+func (p *Queue) heed(ctx context.Context) {
+	if p.ctx == ctx {
+		return
+	}
+	if p.unheed != nil {
+		p.unheed()
+	}
+	p.ctx, p.unheed = ctx, nil
+	if ctx.Done() != nil {
+		p.unheed = context.AfterFunc(ctx, p.q.w.Wake)
 	}
 }
 
@@ -468,6 +494,7 @@ func (p *Queue) Close() error {
 	}
 	p.closed, p.returned = true, true
 	p.timer.Stop()
+	p.heed(context.Background())
 	p.c.giveBack(p.q)
 	return p.ranges.Close()
 }
@@ -485,5 +512,5 @@ func (p *Queue) shut(err error) {
 	p.failed.Store(&err)
 	p.check()
 	p.closed = true
-	p.q.w.wake()
+	p.q.w.Wake()
 }

@@ -105,7 +105,7 @@ func (b *builder) connectAdmin(ctx context.Context) error {
 func (b *builder) give(q *queue, qc *qconn) {
 	q.depth.Store(int32(qc.depth))
 	q.next.Store(qc)
-	q.w.wake()
+	q.w.Wake()
 }
 
 // connectQueue connects one queue: the RDMA connection and the Connect command.

@@ -325,9 +325,11 @@ func (c *Controller) end() {
 		p.shut(c.lostError())
 	}
 	<-c.admin.ended
+	c.admin.q.w.Close()
 	for _, e := range engines {
 		if e != nil {
 			<-e.ended
+			e.q.w.Close()
 		}
 	}
 	c.notices.close()

@@ -73,7 +73,7 @@ func (e *engine) push(r *request) bool {
 	e.pending.Store(true)
 	e.load.Add(1)
 	e.mu.Unlock()
-	e.q.w.wake()
+	e.q.w.Wake()
 	return true
 }
 
@@ -83,7 +83,7 @@ func (e *engine) stop() {
 	e.stopped = true
 	e.pending.Store(true)
 	e.mu.Unlock()
-	e.q.w.wake()
+	e.q.w.Wake()
 }
 
 // run is the engine's goroutine.
@@ -224,24 +224,28 @@ func (e *engine) idle() {
 	if q.inflight > 0 && e.spinning() {
 		return
 	}
-	q.w.asleep.Store(true)
+	q.w.Prepare()
 	armed := q.qc
 	q.arm()
 	now := monotonic()
 	if e.turn(now) || e.pending.Load() || q.needsCheck() || q.qc != armed || e.finished() {
-		q.w.asleep.Store(false)
+		q.w.Cancel()
 		return
 	}
 	wait := time.Duration(math.MaxInt64)
 	if q.earliest != math.MaxInt64 {
 		wait = time.Duration(max(q.earliest-now, 0))
 	}
+	if q.w.Kernel() {
+		q.w.Sleep(wait)
+		return
+	}
 	e.timer.Reset(wait)
 	select {
-	case <-q.w.ch:
+	case <-q.w.C:
 	case <-e.timer.C:
 	}
-	q.w.asleep.Store(false)
+	q.w.Cancel()
 }
 
 // arm asks the connection there is for a wake-up; from another there will be
@@ -250,7 +254,7 @@ func (q *queue) arm() {
 	if q.qc == nil {
 		return
 	}
-	if err := q.qc.cq.Arm(); err != nil {
+	if err := q.w.Arm(q.qc.cq); err != nil {
 		q.qc.assoc.fail(err)
 	}
 }

@@ -25,24 +25,6 @@ const (
 	wrRecv = 1
 )
 
-// waker ends the sleep of a queue's owner.
-type waker struct {
-	ch     chan struct{} // one place
-	asleep atomic.Bool
-}
-
-func newWaker() *waker { return &waker{ch: make(chan struct{}, 1)} }
-
-// wake may be called from any goroutine.
-func (w *waker) wake() {
-	if w.asleep.Load() && w.asleep.Swap(false) {
-		select {
-		case w.ch <- struct{}{}:
-		default:
-		}
-	}
-}
-
 // answerer takes the responses that arrive.
 type answerer interface {
 	answer(cqe nvme.Completion, wc *fabric.Completion)
@@ -67,7 +49,7 @@ type qconn struct {
 
 	// Any goroutine.
 
-	w   atomic.Pointer[waker]
+	w   atomic.Pointer[fabric.Waker]
 	up  atomic.Bool // the handshake has succeeded
 	cut atomic.Bool // we have ended it, while the association goes on
 
@@ -98,7 +80,7 @@ type window struct {
 func (a *association) dial(ctx context.Context, qid uint16, depth int) (_ *qconn, err error) {
 	cfg := &a.ctrl.cfg
 	qc := &qconn{assoc: a, dom: a.dom, qid: qid, depth: depth}
-	qc.w.Store(newWaker())
+	qc.w.Store(fabric.NewWaker())
 	if err := qc.alloc(); err != nil {
 		return nil, newConnectError(StageDevice, cfg, qid, errors.Join(err, qc.free()))
 	}
@@ -165,7 +147,7 @@ func (qc *qconn) makeWindows() error {
 }
 
 // notify is called by the provider.
-func (qc *qconn) notify() { qc.w.Load().wake() }
+func (qc *qconn) notify() { qc.w.Load().Wake() }
 
 // setUp posts the receives, before the target can send.
 func (qc *qconn) setUp(qp fabric.QueuePair) error {
@@ -352,7 +334,7 @@ func (qc *qconn) ended() bool { return qc.assoc.gone.Load() || qc.cut.Load() }
 func (qc *qconn) cutOff() {
 	qc.cut.Store(true)
 	qc.disconnect()
-	qc.w.Load().wake()
+	qc.w.Load().Wake()
 }
 
 // disconnect cuts the connection: any goroutine may call it.
@@ -427,7 +409,7 @@ func (x *exchange) answer(cqe nvme.Completion, _ *fabric.Completion) {
 func (x *exchange) wait(ctx context.Context) error {
 	qc, w := x.qc, x.qc.w.Load()
 	for {
-		w.asleep.Store(true)
+		w.Prepare()
 		if err := qc.cq.Arm(); err != nil {
 			return err
 		}
@@ -436,13 +418,13 @@ func (x *exchange) wait(ctx context.Context) error {
 		case qc.assoc.gone.Load():
 			return qc.assoc.reason()
 		case x.ok:
-			w.asleep.Store(false)
+			w.Cancel()
 			return nil
 		case n > 0:
 			continue
 		}
 		select {
-		case <-w.ch:
+		case <-w.C:
 		case <-qc.assoc.done:
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ErrTimeout, ctxError(ctx))

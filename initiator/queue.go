@@ -65,7 +65,7 @@ type queue struct {
 
 	ctrl *Controller
 	qid  uint16
-	w    *waker
+	w    *fabric.Waker
 
 	// From the builder of associations to the owner.
 
@@ -113,7 +113,7 @@ func newQueue(c *Controller, qid uint16, depth int) *queue {
 	for ring < depth {
 		ring *= 2 // so that free-running positions may wrap
 	}
-	q := &queue{ctrl: c, qid: qid, w: newWaker(), earliest: math.MaxInt64, slots: make([]slot, depth)}
+	q := &queue{ctrl: c, qid: qid, w: fabric.NewWaker(), earliest: math.MaxInt64, slots: make([]slot, depth)}
 	q.free = make([]uint16, 0, depth)
 	for i := depth - 1; i >= 0; i-- {
 		q.free = append(q.free, uint16(i))

@@ -59,10 +59,9 @@ type group struct {
 
 	// Any goroutine.
 
-	queues   atomic.Int32 // connections, those being set up included
-	sleeping atomic.Bool
-	waker    chan struct{} // one place
-	pending  atomic.Bool   // msgs is not empty
+	queues  atomic.Int32 // connections, those being set up included
+	waker   *fabric.Waker
+	pending atomic.Bool // msgs is not empty
 
 	mu      sync.Mutex
 	msgs    []func()
@@ -73,7 +72,7 @@ type group struct {
 func newGroup(t *Transport, index int) (_ *group, err error) {
 	g := &group{
 		t: t, index: index, cfg: &t.cfg, nextGen: rand.Uint32(),
-		waker: make(chan struct{}, 1), ended: make(chan struct{}),
+		waker: fabric.NewWaker(), ended: make(chan struct{}),
 	}
 	sizes := [numPools]int{dataPool: t.cfg.dataPool(), adminPool: t.cfg.adminPool()}
 	for i, size := range sizes {
@@ -128,14 +127,7 @@ func (g *group) call(fn func()) bool {
 }
 
 // wake ends the group's sleep, if it sleeps.
-func (g *group) wake() {
-	if g.sleeping.Load() && g.sleeping.Swap(false) {
-		select {
-		case g.waker <- struct{}{}:
-		default:
-		}
-	}
-}
+func (g *group) wake() { g.waker.Wake() }
 
 // run is the goroutine of the group. It returns when stop has been called.
 func (g *group) run() {
@@ -148,6 +140,7 @@ func (g *group) run() {
 	}
 	g.takeMessages() // those that were posted before it was set
 	g.err = g.core.Close()
+	g.waker.Close()
 }
 
 // stop ends run. It is called as a message, when no connection is left.
@@ -183,13 +176,21 @@ func (g *group) idle() {
 			return
 		}
 	}
-	g.sleeping.Store(true)
+	g.waker.Prepare()
 	g.arm()
 	if !g.turn() && !g.stopped {
 		g.stats.Sleeps++
-		<-g.waker
+		g.sleep()
 	}
-	g.sleeping.Store(false)
+	g.waker.Cancel()
+}
+
+func (g *group) sleep() {
+	if g.waker.Kernel() {
+		g.waker.Sleep(-1)
+		return
+	}
+	<-g.waker.C
 }
 
 // spin looks for work for a bounded time, and says whether it found some.
@@ -205,7 +206,7 @@ func (g *group) spin() bool {
 
 func (g *group) arm() {
 	for i := 0; i < len(g.cqs); i++ {
-		if err := g.cqs[i].cq.Arm(); err != nil {
+		if err := g.waker.Arm(g.cqs[i].cq); err != nil {
 			g.cqFailed(g.cqs[i], err)
 		}
 	}

@@ -118,6 +118,9 @@ func (q *CQ) Empty() bool { return q.tail == q.head }
 // Armed says whether a notify is owed: the owner may be about to sleep.
 func (q *CQ) Armed() bool { return q.armed.Load() }
 
+// Disarm takes Arm back: the owner is awake. The owner calls it.
+func (q *CQ) Disarm() { q.armed.Store(false) }
+
 // Push adds a completion; the owner calls it. With no room the CQ has
 // overflowed: that completion and all later ones are lost, each QP of the CQ
 // is told with CQError, and Poll will fail.

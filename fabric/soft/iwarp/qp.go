@@ -34,13 +34,18 @@ func (q *completionQueue) progress() {
 }
 
 // Arm asks for one notify. Everything posted is sent before the owner sleeps.
-func (q *completionQueue) Arm() error {
+func (q *completionQueue) Arm() error { return q.arm(nil) }
+
+// ArmOn is Arm for an owner that sleeps in w (fabric.WakeArmer).
+func (q *completionQueue) ArmOn(w *fabric.Waker) error { return q.arm(w) }
+
+func (q *completionQueue) arm(w *fabric.Waker) error {
 	if err := q.CQ.Arm(); err != nil {
 		return err
 	}
 	q.Guard().Enter()
 	for _, e := range *q.engines.Load() {
-		e.sleep()
+		e.sleep(w)
 	}
 	q.Guard().Leave()
 	return nil

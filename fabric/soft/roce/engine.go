@@ -61,7 +61,9 @@ type engine struct {
 	full   int        // passes in a row that did not empty the socket
 	ending []*conn    // ended by their peers
 	timers timers
-	alarm  time.Duration // when timer goes off, if the owner sleeps
+	alarm  time.Duration // when timer or bed goes off, if the owner sleeps
+	bed    *fabric.Waker // watches rx; nil when the owner leaves that to the waiter
+	abed   bool          // the owner sleeps there
 	stats  rc.Stats
 
 	loose        map[uint32]unreliable // QPs without connections
@@ -102,6 +104,9 @@ func newEngine(d *device) (*engine, error) {
 func (e *engine) close() {
 	e.timer.Stop()
 	e.dev.waiter.forget(e)
+	if e.bed != nil {
+		e.bed.Unwatch(e.rx.fd)
+	}
 	if e.headers {
 		e.tellHeaders(0)
 	}
@@ -125,6 +130,7 @@ func (e *engine) do(fn func()) {
 
 // progress is one pass of the owner, inside its guard.
 func (e *engine) progress() {
+	e.rise()
 	e.mail.Run()
 	if len(e.qps)+len(e.loose) == 0 {
 		return
@@ -392,8 +398,8 @@ func (e *engine) drop(q *queuePair) {
 }
 
 // sleep is called when the owner arms a CQ: everything is sent, and the
-// waiter told what to wait for.
-func (e *engine) sleep() {
+// waiter told what to wait for, or w, when the owner sleeps there.
+func (e *engine) sleep(w *fabric.Waker) {
 	e.mail.Run()
 	if len(e.qps)+len(e.loose) == 0 {
 		return
@@ -401,8 +407,41 @@ func (e *engine) sleep() {
 	now := clock()
 	e.flush(now, true)
 	e.alarm = rc.Never
+	e.abed = w != nil && e.lieDown(w)
 	e.rest(now)
+	if e.abed {
+		w.Within(-1)
+		return
+	}
 	e.dev.waiter.watch(e)
+}
+
+// rise notes that the owner's sleep has ended, if it slept in bed: nobody told
+// the CQs.
+func (e *engine) rise() {
+	if !e.abed || e.bed.Asleep() {
+		return
+	}
+	e.abed = false
+	for _, q := range *e.cqs.Load() {
+		q.Disarm()
+	}
+}
+
+// lieDown has w watch the socket.
+func (e *engine) lieDown(w *fabric.Waker) bool {
+	if e.bed == w {
+		return true
+	}
+	if e.bed != nil {
+		e.bed.Unwatch(e.rx.fd)
+		e.bed = nil
+	}
+	if w.Watch(e.rx.fd) != nil {
+		return false
+	}
+	e.bed = w
+	return true
 }
 
 // rest sees to it that the owner is woken for what is left to do after a
@@ -414,7 +453,11 @@ func (e *engine) rest(now time.Duration) {
 	}
 	if due := e.timers.next(); due < e.alarm {
 		e.alarm = due
-		e.timer.Reset(max(due-now, 0))
+		if e.abed {
+			e.bed.Within(max(due-now, 0))
+		} else {
+			e.timer.Reset(max(due-now, 0))
+		}
 	}
 	if e.tx.blocked() {
 		e.dev.waiter.watchRoom(e)
