@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/initiator"
 	"github.com/nvmf-go/nvmf/internal/bench"
 	"github.com/nvmf-go/nvmf/internal/providers"
@@ -57,9 +58,9 @@ func Host(ctx context.Context, in io.Reader, out io.Writer) error {
 
 // run connects, calls ready, and does the load.
 func (l *Load) run(ctx context.Context, ready func() error) (res Result, err error) {
-	set := providers.Default()
-	defer func() { err = errors.Join(err, set.Close()) }()
-	controllers, err := l.connect(ctx, set)
+	var devices deviceSets
+	defer func() { err = errors.Join(err, devices.close()) }()
+	controllers, err := l.connect(ctx, &devices)
 	defer func() {
 		for _, c := range controllers {
 			err = errors.Join(err, c.Close())
@@ -93,12 +94,38 @@ func (l *Load) queueCounts() (list []int) {
 	return list
 }
 
-// connect makes the controllers; with an error those that were made.
-func (l *Load) connect(ctx context.Context, set *providers.Set) (list []*initiator.Controller, err error) {
-	p, err := set.Get(l.Provider)
-	if err != nil {
-		return nil, err
+// deviceSets are the providers of a host that is larger than one device: a
+// software RoCE device has no more than 511 completion queues, and each queue
+// wants one. It stands for several hosts.
+type deviceSets struct {
+	sets []*providers.Set
+	addr netip.Addr // of the last: two devices cannot share one
+	left int        // queues that the last may still have
+}
+
+const queuesPerDevice = 256
+
+// get is a provider with room for a controller of n I/O queues and its admin
+// queue, and the address to connect from.
+func (d *deviceSets) get(name string, n int) (fabric.Provider, netip.Addr, error) {
+	if len(d.sets) == 0 || d.left < n+1 {
+		d.sets, d.addr = append(d.sets, providers.Default()), loopback()
+		d.left = queuesPerDevice + queuesPerDevice/queuesPerController
 	}
+	d.left -= n + 1
+	p, err := d.sets[len(d.sets)-1].Get(name)
+	return p, d.addr, err
+}
+
+func (d *deviceSets) close() (err error) {
+	for _, s := range d.sets {
+		err = errors.Join(err, s.Close())
+	}
+	return err
+}
+
+// connect makes the controllers; with an error those that were made.
+func (l *Load) connect(ctx context.Context, devices *deviceSets) (list []*initiator.Controller, err error) {
 	addr, err := netip.ParseAddrPort(l.Addr)
 	if err != nil {
 		return nil, err
@@ -112,6 +139,11 @@ func (l *Load) connect(ctx context.Context, set *providers.Set) (list []*initiat
 	}
 	for _, n := range l.queueCounts() {
 		cfg.IOQueues = n
+		p, local, err := devices.get(l.Provider, n)
+		if err != nil {
+			return list, err
+		}
+		cfg.LocalAddr = local
 		c, err := initiator.Connect(ctx, p, cfg)
 		if err != nil {
 			return list, fmt.Errorf("controller %d: %w", len(list)+1, err)
