@@ -117,7 +117,7 @@ func TestHostInput(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if err := Host(t.Context(), strings.NewReader(`{"provider": "none"}`+"\n"), &out); err != nil || !strings.Contains(out.String(), "none") {
+	if err := Host(t.Context(), strings.NewReader(`{"provider": "none", "addr": "127.0.0.1:4420", "queues": 1}`+"\n"), &out); err != nil || !strings.Contains(out.String(), "provider none") {
 		t.Errorf("%v: %s", err, &out)
 	}
 }
