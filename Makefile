@@ -4,7 +4,7 @@ BIN     := bin
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X github.com/nvmf-go/nvmf/internal/version.Version=$(VERSION)
 
-.PHONY: build deps demo test unit vet race lab lab-verbs lab-interop soak compare bench lint clean
+.PHONY: build deps demo test unit vet race lab lab-verbs lab-interop soak compare bench curves figures lint clean
 
 build: deps
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
@@ -68,6 +68,14 @@ compare: build
 # Every layer and the whole path, against the last committed results.
 bench: build
 	@scripts/bench
+
+# What target and host cost as work grows, measured and drawn: docs/perf.
+curves: build
+	@scripts/curves
+
+# Puts what make bench and make curves have measured into docs/PERFORMANCE.md.
+figures:
+	@scripts/figures
 
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2

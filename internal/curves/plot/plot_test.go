@@ -178,8 +178,10 @@ func TestLabels(t *testing.T) {
 			t.Errorf("%g: %q, want %q", c.v, got, c.want)
 		}
 	}
-	if got := (&scale{axis: &Axis{Log: 2}}).label(1024); got != "1024" {
-		t.Errorf("a power of two is %q", got)
+	for v, want := range map[float64]string{1024: "1024", 65536: "65536", 0.5: "0.5", 1 << 20: "1.049M"} {
+		if got := (&scale{axis: &Axis{Log: 2}}).label(v); got != want {
+			t.Errorf("the power of two %g is %q", v, got)
+		}
 	}
 }
 

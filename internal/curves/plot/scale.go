@@ -104,7 +104,7 @@ func (s *scale) label(v float64) string {
 		return digits(v*100) + " %"
 	}
 	if s.axis.Log == 2 && v >= 1 && v < 1e5 {
-		return digits(v) // 1024 is not 1.024k
+		return strconv.FormatFloat(v, 'f', -1, 64) // 1024 is not 1.024k
 	}
 	return prefixed(v, 1000, [...]string{"", "k", "M", "G", "T", "P", "E"})
 }

@@ -12,7 +12,7 @@ import (
 // Sizes in pixels.
 const (
 	panelWidth, panelHeight = 420, 300
-	left, right             = 66, 18 // of the axes, in a panel
+	left, right             = 66, 24 // of the axes, in a panel
 	top, bottom             = 34, 52
 	head, foot              = 34, 24 // of the figure
 	legendRow               = 18
