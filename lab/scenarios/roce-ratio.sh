@@ -1,46 +1,55 @@
-# The daemon on the built-in RoCEv2 beside the daemon on the kernel's rxe: same host, same job, packets over a wire. Nothing is asserted.
+# The built-in RoCEv2 beside the kernel's rxe: our daemon and our host on either, same job, packets over a wire. Nothing is asserted.
+#
+# The kernel's host is no use for it: the requests that rxe repeats over a real
+# wire end its connections.
 #
 # set: soak
-# needs: target wire soft_roce
+# needs: target nvmf wire peer
 # timeout: 400s
 
 NQN=nqn.2026-11.io.nvmf:lab-roce-ratio
 seconds=${LAB_SECONDS:-5}
-wire=10.9.1.2 # of need_wire; ADDR is the second stack's
-wire_mtu 4200
+wire_netem # a good one
+ip netns add far 2>/dev/null || true
+ip link add l1 mtu 4200 netns peer type veth peer name l1 mtu 4200 netns far
+for i in 1 2; do
+	ns=$([ $i = 1 ] && echo peer || echo far)
+	ip -n $ns addr add 10.9.6.$i/24 dev l1
+	ip -n $ns link set l1 up
+	ip -n $ns link set lo up
+done
 
-# serve PROVIDER ADDRESS: the daemon there.
-serve() {
-	start_target <<-END
-	version: 1
-	listeners: [{name: front, provider: $1, address: "$2", port: $PORT}]
-	backends: [{name: void, type: "null", size: 1GiB}]
-	subsystems: [{nqn: $NQN, hosts: any, namespaces: [{nsid: 1, backend: void}]}]
-	END
+# on WAY: the words and addresses for it.
+on() {
+	if [ "$1" = rxe ]; then
+		ADDR=10.9.1.2 PROVIDER=verbs NVMF_PROVIDER=verbs
+		TARGET_PREFIX=() NVMF_PREFIX=()
+	else
+		ADDR=10.9.6.2 PROVIDER=roce NVMF_PROVIDER=roce
+		TARGET_PREFIX=(ip netns exec far) NVMF_PREFIX=(ip netns exec peer)
+	fi
 }
 
 declare -A got
+jobs=("randread 4k 1" "randread 4k 32" "randwrite 4k 32" "randread 128k 16" "randwrite 128k 16")
 for way in rxe roce; do
-	if [ $way = rxe ]; then
-		address=$wire prefix=("${TARGET_PREFIX[@]}")
-		TARGET_PREFIX=()
-		serve verbs $address
-		TARGET_PREFIX=("${prefix[@]}")
-	else
-		address=$ADDR
-		serve roce $address
-	fi
-	ADDR=$address connect $NQN --nr-io-queues=1
-	ns_dev $NQN 1
-	for job in "randread 4k 1" "randread 4k 32" "randwrite 4k 32" "randread 128k 16" "randwrite 128k 16"; do
+	on $way
+	start_target <<-END
+	$(front)
+	backends: [{name: void, type: "null", size: 1GiB, block_size: 4096}]
+	subsystems: [{nqn: $NQN, hosts: any, namespaces: [{nsid: 1, backend: void}]}]
+	END
+	for job in "${jobs[@]}"; do
 		read -r rw bs depth <<<"$job"
-		fio_iops "$way-$rw-$bs-$depth" "$DEV" "$seconds" --rw=$rw --bs=$bs --iodepth=$depth --size=256m
-		got[$way,$job]=$IOPS
+		out=$OUT/$way-$rw-$bs-$depth.json
+		nvmf bench -n $NQN -N 1 --rw $rw --bs $bs --iodepth $depth --runtime "$seconds" --pid "$TARGET_PID" -o json >"$out"
+		got[$way,$job]=$(jq '[.jobs[] | .read.iops // 0, .write.iops // 0] | add | floor' "$out")
 	done
-	disconnect $NQN
 	stop_target
 done
-printf '%-20s %10s %10s %7s\n' job rxe "built-in" ratio
-for job in "randread 4k 1" "randread 4k 32" "randwrite 4k 32" "randread 128k 16" "randwrite 128k 16"; do
-	printf '%-20s %10s %10s %7s\n' "$job" "${got[rxe,$job]}" "${got[roce,$job]}" "$(awk "BEGIN {printf \"%.2f\", ${got[roce,$job]} / ${got[rxe,$job]}}")"
+printf '%-20s %10s %10s %7s\n' job rxe built-in ratio
+for job in "${jobs[@]}"; do
+	printf '%-20s %10s %10s %7s\n' "$job" "${got[rxe,$job]}" "${got[roce,$job]}" \
+		"$(awk "BEGIN {printf \"%.2f\", ${got[roce,$job]} / (${got[rxe,$job]} + 0.001)}")"
 done
+ip netns del far
