@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,12 +33,19 @@ type WakeArmer interface {
 // sockets itself, and no goroutine has to be scheduled to wake another. Without,
 // it is in the Go scheduler.
 //
+// A goroutine in a system call keeps its P until the runtime takes it back,
+// which can be after 10 ms. So as many sleep in the kernel at a time as leave
+// one P of GOMAXPROCS to everybody else; the others sleep in the scheduler. A
+// program that wants all its owners in the kernel has GOMAXPROCS greater than
+// their number (see Owners).
+//
 // Wake, Watch, Unwatch and Close may be called from any goroutine, the rest is
 // the owner's. The zero Waker is not usable.
 type Waker struct {
 	// C has a value after a Wake, for an owner that sleeps in a select.
 	C chan struct{}
 
+	berth    bool // one of the sleeps in the kernel is ours; the owner's
 	asleep   atomic.Bool
 	kernel   atomic.Bool // this sleep is to be in the kernel
 	signaled atomic.Bool // evfd may be readable
@@ -52,6 +60,24 @@ type Waker struct {
 
 // forever is the longest sleep.
 const forever = -1
+
+// berths are the sleeps in the kernel that there may be at a time, less those
+// that there are.
+var berths atomic.Int32
+
+func init() { berths.Store(int32(runtime.GOMAXPROCS(0)) - 1) }
+
+// Owners makes room for n owners to sleep in the kernel at a time: it raises
+// GOMAXPROCS to n+1 if it is less. It is for a program to call, before its
+// owners begin. GOMAXPROCS in the environment is respected.
+func Owners(n int) {
+	now := runtime.GOMAXPROCS(0)
+	if n < now || os.Getenv("GOMAXPROCS") != "" {
+		return
+	}
+	runtime.GOMAXPROCS(n + 1)
+	berths.Add(int32(n + 1 - now))
+}
 
 // NewWaker makes a Waker. It holds no descriptors before it is needed in the
 // kernel.
@@ -85,6 +111,7 @@ func (w *Waker) signal() {
 func (w *Waker) Prepare() {
 	w.drain() // of a Wake that came before the last sleep began
 	w.most = forever
+	w.leave()
 	w.kernel.Store(false)
 	w.asleep.Store(true)
 }
@@ -97,15 +124,39 @@ func (w *Waker) drain() {
 	}
 }
 
+// enter takes a berth, if there is one.
+func (w *Waker) enter() bool {
+	if w.berth {
+		return true
+	}
+	if berths.Add(-1) < 0 {
+		berths.Add(1)
+		return false
+	}
+	w.berth = true
+	return true
+}
+
+// leave gives the berth back.
+func (w *Waker) leave() {
+	if w.berth {
+		w.berth = false
+		berths.Add(1)
+	}
+}
+
 // Cancel takes Prepare back.
-func (w *Waker) Cancel() { w.asleep.Store(false) }
+func (w *Waker) Cancel() {
+	w.asleep.Store(false)
+	w.leave()
+}
 
 // Asleep says whether a sleep was prepared and has not ended.
 func (w *Waker) Asleep() bool { return w.asleep.Load() }
 
 // Arm arms q, in the way that serves this Waker best.
 func (w *Waker) Arm(q CompletionQueue) error {
-	if a, ok := q.(WakeArmer); ok {
+	if a, ok := q.(WakeArmer); ok && w.enter() {
 		return a.ArmOn(w)
 	}
 	return q.Arm()
@@ -186,11 +237,12 @@ func (w *Waker) Within(d time.Duration) {
 // there was a Wake since Prepare. It may end early for no reason.
 func (w *Waker) Sleep(d time.Duration) {
 	w.Within(d)
+	runtime.Gosched() // what became ready meanwhile would wait for our P
 	if w.asleep.Load() {
 		var events [1]unix.EpollEvent
 		_, _ = unix.EpollWait(w.epfd, events[:], millis(w.most)) // an error is a reason to look
 	}
-	w.asleep.Store(false)
+	w.Cancel()
 }
 
 // millis rounds up to what epoll counts in.

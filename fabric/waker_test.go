@@ -104,6 +104,40 @@ func TestWakerKernel(t *testing.T) {
 	awake(t, "a Wake after Unwatch", done)
 }
 
+// armer is a CQ that says how it was armed.
+type armer struct {
+	CompletionQueue
+	on, plain int
+}
+
+func (a *armer) Arm() error         { a.plain++; return nil }
+func (a *armer) ArmOn(*Waker) error { a.on++; return nil }
+
+// One P is left to those who are awake.
+func TestWakerBerths(t *testing.T) {
+	n := int(berths.Load())
+	var q armer
+	ws := make([]*Waker, n+2)
+	for i := range ws {
+		ws[i] = NewWaker()
+		ws[i].Prepare()
+		if err := ws[i].Arm(&q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if q.on != n || q.plain != 2 {
+		t.Errorf("%d sleep in the kernel and %d do not, of %d berths", q.on, q.plain, n)
+	}
+	for _, w := range ws {
+		w.Prepare() // again, without a sleep between
+		w.Cancel()
+		w.Cancel()
+	}
+	if now := int(berths.Load()); now != n {
+		t.Errorf("%d berths are left of %d", now, n)
+	}
+}
+
 // A Wake that nobody sleeps for is none.
 func TestWakerIdle(t *testing.T) {
 	w := NewWaker()

@@ -448,7 +448,7 @@ func (p *Queue) ready(arm, rest bool) (over, armed bool) {
 	}
 	q, qc := p.q, p.q.qc
 	if arm {
-		q.arm()
+		q.arm(true)
 	}
 	p.turn()
 	return q.finished.len() > 0 || q.idle() && !rest || p.closed, q.qc == qc && !q.needsCheck()

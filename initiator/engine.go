@@ -226,7 +226,7 @@ func (e *engine) idle() {
 	}
 	q.w.Prepare()
 	armed := q.qc
-	q.arm()
+	q.arm(false) // engines are many, and sleep for long: not in the kernel
 	now := monotonic()
 	if e.turn(now) || e.pending.Load() || q.needsCheck() || q.qc != armed || e.finished() {
 		q.w.Cancel()
@@ -235,10 +235,6 @@ func (e *engine) idle() {
 	wait := time.Duration(math.MaxInt64)
 	if q.earliest != math.MaxInt64 {
 		wait = time.Duration(max(q.earliest-now, 0))
-	}
-	if q.w.Kernel() {
-		q.w.Sleep(wait)
-		return
 	}
 	e.timer.Reset(wait)
 	select {
@@ -249,12 +245,18 @@ func (e *engine) idle() {
 }
 
 // arm asks the connection there is for a wake-up; from another there will be
-// none.
-func (q *queue) arm() {
+// none. With kernel the owner may sleep in the kernel.
+func (q *queue) arm(kernel bool) {
 	if q.qc == nil {
 		return
 	}
-	if err := q.w.Arm(q.qc.cq); err != nil {
+	var err error
+	if kernel {
+		err = q.w.Arm(q.qc.cq)
+	} else {
+		err = q.qc.cq.Arm()
+	}
+	if err != nil {
 		q.qc.assoc.fail(err)
 	}
 }

@@ -98,6 +98,7 @@ func (w *world) open(c *cli.Context, name string, n needs) (*session, error) {
 			s.cfg.IOQueues = q
 		}
 		s.cfg.QueueDepth = max(s.cfg.QueueDepth, n.depth)
+		fabric.Owners(s.cfg.IOQueues)
 		if c.IsSet("spin") {
 			s.cfg.Spin = max(c.Duration("spin"), -1)
 		}

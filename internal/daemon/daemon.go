@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nvmf-go/nvmf/backend"
+	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/soft/iwarp"
 	"github.com/nvmf-go/nvmf/internal/config"
 	"github.com/nvmf-go/nvmf/internal/providers"
@@ -131,9 +133,11 @@ func targetConfig(f *config.File, log *logrus.Logger) target.Config {
 
 func rdmaConfig(f *config.File, log *logrus.Logger) (rdma.Config, error) {
 	c := rdma.DefaultConfig()
+	c.PollGroups = min(c.PollGroups, runtime.NumCPU()) // Owners may have raised GOMAXPROCS
 	if f.PollGroups > 0 {
 		c.PollGroups = f.PollGroups
 	}
+	fabric.Owners(c.PollGroups)
 	var errs [3]error
 	c.Poll, errs[0] = rdma.ParsePollMode(f.Poll)
 	c.SRQ, errs[1] = rdma.ParseChoice(f.RDMA.SRQ)
