@@ -67,16 +67,28 @@ var berths atomic.Int32
 
 func init() { berths.Store(int32(runtime.GOMAXPROCS(0)) - 1) }
 
-// Owners makes room for n owners to sleep in the kernel at a time: it raises
-// GOMAXPROCS to n+1 if it is less. It is for a program to call, before its
-// owners begin. GOMAXPROCS in the environment is respected.
+// owners is how many there should be berths for, 0 when that was seen to.
+var owners atomic.Int32
+
+// Owners lets n owners sleep in the kernel at a time: when the first finds no
+// berth, GOMAXPROCS becomes n+1 if it is less. It is for a program to call,
+// before its owners begin. GOMAXPROCS in the environment is respected.
 func Owners(n int) {
-	now := runtime.GOMAXPROCS(0)
-	if n < now || os.Getenv("GOMAXPROCS") != "" {
-		return
+	if os.Getenv("GOMAXPROCS") == "" {
+		owners.Store(int32(n))
 	}
-	runtime.GOMAXPROCS(n + 1)
-	berths.Add(int32(n + 1 - now))
+}
+
+// grow makes the berths that Owners has asked for. It is false when there are
+// none to be made.
+func grow() bool {
+	n, now := owners.Swap(0), int32(runtime.GOMAXPROCS(0))
+	if n < now {
+		return false
+	}
+	runtime.GOMAXPROCS(int(n) + 1)
+	berths.Add(n + 1 - now)
+	return true
 }
 
 // NewWaker makes a Waker. It holds no descriptors before it is needed in the
@@ -129,12 +141,16 @@ func (w *Waker) enter() bool {
 	if w.berth {
 		return true
 	}
-	if berths.Add(-1) < 0 {
+	for {
+		if berths.Add(-1) >= 0 {
+			w.berth = true
+			return true
+		}
 		berths.Add(1)
-		return false
+		if owners.Load() == 0 || !grow() {
+			return false
+		}
 	}
-	w.berth = true
-	return true
 }
 
 // leave gives the berth back.

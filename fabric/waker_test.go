@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -135,6 +136,33 @@ func TestWakerBerths(t *testing.T) {
 	}
 	if now := int(berths.Load()); now != n {
 		t.Errorf("%d berths are left of %d", now, n)
+	}
+}
+
+// Owners makes berths when they are needed, and not before.
+func TestWakerOwners(t *testing.T) {
+	t.Setenv("GOMAXPROCS", "")
+	had := runtime.GOMAXPROCS(0)
+	before := berths.Load()
+	defer func() {
+		runtime.GOMAXPROCS(had)
+		berths.Store(before)
+	}()
+	Owners(had + 1)
+	if now := runtime.GOMAXPROCS(0); now != had {
+		t.Errorf("GOMAXPROCS is %d before anybody sleeps", now)
+	}
+	var q armer
+	for range had + 1 {
+		w := NewWaker()
+		w.Prepare()
+		defer w.Cancel()
+		if err := w.Arm(&q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if now := runtime.GOMAXPROCS(0); q.on != had+1 || q.plain != 0 || now != had+2 {
+		t.Errorf("%d sleep in the kernel, %d do not, GOMAXPROCS is %d", q.on, q.plain, now)
 	}
 }
 
