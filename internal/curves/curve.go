@@ -3,6 +3,7 @@ package curves
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/nvmf-go/nvmf/fabric/soft/iwarp"
 	"github.com/nvmf-go/nvmf/fabric/soft/roce"
@@ -80,13 +81,20 @@ func All(cpus []int) []Curve {
 	return []Curve{depthCurve(), sizeCurve(), connectionCurve(), namespaceCurve(), coreCurve(cpus)}
 }
 
+// busy has both ends poll without end.
+const busy = "busy"
+
 func depthCurve() Curve {
 	return Curve{
 		Name: "depth", Title: "4 KiB random reads, by queue depth",
-		X: Column{"reads in flight", "1"}, Axis: plot.Axis{Log: 2}, Points: doubling(1, 1024), Variants: plain,
-		Setup: func(x int, _ string) (Setup, bool) {
+		X: Column{"reads in flight", "1"}, Axis: plot.Axis{Log: 2}, Points: doubling(1, 1024), Variants: []string{"", busy},
+		Setup: func(x int, variant string) (Setup, bool) {
 			queues := (x + oneQueue - 1) / oneQueue
-			return Setup{QueueDepth: 1024, Load: Load{Queues: queues, Depth: x / queues, BlockSize: 4096}}, true
+			s := Setup{QueueDepth: 1024, Load: Load{Queues: queues, Depth: x / queues, BlockSize: 4096}}
+			if variant == busy {
+				s.Busy, s.Load.Spin = true, 10*time.Millisecond // longer than any answer takes
+			}
+			return s, variant == "" || x <= 128
 		},
 		Measures: []Measure{iops, p50, p99, hostCPU, targetCPU},
 		Views:    []View{throughput, latency, cost},
@@ -129,7 +137,11 @@ func connectionCurve() Curve {
 		Name: "connections", Title: "Connections, idle and each with one 4 KiB read in flight",
 		X: Column{"I/O queues", "1"}, Axis: plot.Axis{Log: 2}, Points: doubling(1, 1024), Variants: plain,
 		Setup: func(x int, _ string) (Setup, bool) {
-			return Setup{Idle: true, Load: Load{Queues: x, PerController: queuesPerController, Depth: 1, BlockSize: 4096, Sleep: x > 2}}, true
+			s := Setup{Idle: true, Load: Load{Queues: x, PerController: queuesPerController, Depth: 1, BlockSize: 4096}}
+			if x > 2 {
+				s.Load.Spin = -1 // more than two would take the processors from each other
+			}
+			return s, true
 		},
 		Measures: []Measure{
 			{Column{"connections", "1"}, func(m *Measured) float64 { return m.Idle.Connections }},

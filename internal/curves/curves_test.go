@@ -151,6 +151,9 @@ func checkSetup(t *testing.T, c *Curve, x int, s *Setup) {
 	if queues != s.Load.Queues {
 		t.Errorf("%s/%d: %d queues of %d", c.Name, x, queues, s.Load.Queues)
 	}
+	if groups := f.PollGroups; s.Busy && (groups != 1 || f.Poll != "busy") || !s.Busy && groups != len(s.TargetCPUs) {
+		t.Errorf("%s/%d: %d poll groups, %s", c.Name, x, groups, f.Poll)
+	}
 	want := map[string]int{"depth": inFlight, "size": s.Load.BlockSize, "connections": queues, "namespaces": len(f.Subsystems[0].Namespaces), "cores": len(s.HostCPUs)}
 	if s.HostCPUs != nil && s.TargetCPUs[0] != s.HostCPUs[0] {
 		want["cores"] = 2 // apart
@@ -166,7 +169,7 @@ func checkSetup(t *testing.T, c *Curve, x int, s *Setup) {
 // curveOf is a curve of points 1, 2 and 4.
 func curveOf() Curve {
 	c := depthCurve()
-	c.Points = []int{1, 2, 4}
+	c.Points, c.Variants = []int{1, 2, 4}, plain
 	return c
 }
 

@@ -49,7 +49,12 @@ func (t *tail) Write(p []byte) (int, error) {
 func configuration(s *Setup, dir string, addr netip.Addr) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version: 1\nadmin: {socket: %s}\n", filepath.Join(dir, "socket"))
-	fmt.Fprintf(&b, "poll_groups: %d\nrdma: {memory_limit: 4GiB", len(s.TargetCPUs))
+	groups := len(s.TargetCPUs)
+	if s.Busy {
+		groups = 1
+		b.WriteString("poll: busy\n")
+	}
+	fmt.Fprintf(&b, "poll_groups: %d\nrdma: {memory_limit: 4GiB", groups)
 	if s.QueueDepth > 0 {
 		fmt.Fprintf(&b, ", queue_depth: %d", s.QueueDepth)
 	}
@@ -84,7 +89,7 @@ func startTarget(ctx context.Context, program string, s *Setup) (_ *target, err 
 	}
 	t.cmd = exec.Command(program, "serve", file)
 	t.cmd.Stdout, t.cmd.Stderr = io.Discard, &t.log
-	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for us to pass on
+	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM} // a Ctrl-C is for us to pass on
 	if err := startOn(s.TargetCPUs, t.cmd); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(t.dir))
 	}

@@ -20,6 +20,9 @@ type Setup struct {
 	Namespaces int
 	// QueueDepth is rdma.queue_depth of the daemon's file, 0 for its default.
 	QueueDepth int
+	// Busy has the daemon poll without end (poll: busy), with one poll group:
+	// the host wants a processor too.
+	Busy bool
 	// TargetCPUs and HostCPUs are the processors that each end may use; nil
 	// for all.
 	TargetCPUs, HostCPUs []int
@@ -45,8 +48,9 @@ type Load struct {
 	// Callers, when not 0, are goroutines that read with blocking calls, each
 	// time from another of all namespaces, in place of what Depth says.
 	Callers int `json:"callers"`
-	// Sleep has queues that wait sleep at once, without polling first.
-	Sleep bool `json:"sleep"`
+	// Spin is how long a queue that waits polls before it sleeps: 0 for the
+	// default, negative for not at all.
+	Spin time.Duration `json:"spin"`
 	// Time is how long; a tenth of it before is not counted.
 	Time time.Duration `json:"time"`
 }

@@ -133,9 +133,7 @@ func (l *Load) connect(ctx context.Context, devices *deviceSets) (list []*initia
 	cfg := initiator.Config{
 		Addr: addr, Subsystem: nvme.NQN(l.NQN), HostNQN: hostNQN, NoReconnect: true,
 		QueueDepth: max(l.Depth, initiator.DefaultQueueDepth), ConnectTimeout: time.Minute, IOTimeout: time.Minute,
-	}
-	if l.Sleep {
-		cfg.Spin = -1
+		Spin: l.Spin,
 	}
 	for _, n := range l.queueCounts() {
 		cfg.IOQueues = n
