@@ -372,9 +372,12 @@ func (p *Queue) Reap(done []Result) (n int, err error) {
 // Wait waits until there is a result to reap, or nothing in flight. It polls for
 // Config.Spin, then sleeps.
 func (p *Queue) Wait(ctx context.Context) error {
-	for start := monotonic(); ; {
+	for start, i := monotonic(), 0; ; i++ {
 		if over, _ := p.ready(false, false); over {
 			return nil
+		}
+		if i%64 == 63 && ctx.Err() != nil { // it takes a lock
+			return ctxError(ctx)
 		}
 		if monotonic()-start >= int64(p.c.cfg.Spin) {
 			break

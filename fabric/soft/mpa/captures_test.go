@@ -77,11 +77,12 @@ func TestCaptures(t *testing.T) {
 			crc := req.Has(FlagCRC) || rep.Has(FlagCRC)
 			for _, stream := range [][]byte{up, down} {
 				fpdus(t, stream, func(fpdu, ulpdu []byte) {
-					if crc && CheckCRC(fpdu) {
+					switch {
+					case crc && CheckCRC(fpdu):
 						crcs++
-					} else if !crc && binary.BigEndian.Uint32(fpdu[len(fpdu)-CRCLen:]) == 0 {
+					case !crc && binary.BigEndian.Uint32(fpdu[len(fpdu)-CRCLen:]) == 0:
 						zeros++
-					} else if name != captures.IWARPTerminate { // has a bad one on purpose
+					case name != captures.IWARPTerminate: // has a bad one on purpose
 						t.Fatalf("%s: connection %d: CRC of % x", name, i, fpdu)
 					}
 					n, cause := HeaderLen(ulpdu[0], len(ulpdu))

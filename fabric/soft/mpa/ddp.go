@@ -62,8 +62,9 @@ func (o Opcode) Queue() uint32 { return uint32(opcodes[o].queue) }
 func (o Opcode) Invalidates() bool { return o == OpSendInv || o == OpSendSEInv }
 
 const (
-	// TaggedLen and UntaggedLen are the lengths of the DDP headers.
-	TaggedLen   = 14
+	// TaggedLen is the length of the DDP header of a tagged message.
+	TaggedLen = 14
+	// UntaggedLen is that of an untagged one.
 	UntaggedLen = 18
 	// MaxHeader is the longest beginning of an FPDU that is not payload.
 	MaxHeader  = LengthLen + UntaggedLen

@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	// LengthLen is the length of the field in front of the ULPDU, CRCLen that
-	// of the one behind the pad.
+	// LengthLen is the length of the field in front of the ULPDU.
 	LengthLen = 2
-	CRCLen    = 4
+	// CRCLen is that of the one behind the pad.
+	CRCLen = 4
 	// MaxULPDU is what the length field can say.
 	MaxULPDU = 1<<16 - 1
 	// MaxTrailer is the most that follows a ULPDU.
