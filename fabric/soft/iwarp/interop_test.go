@@ -249,5 +249,6 @@ func rpingDial(t *testing.T, o Options, i int) {
 	}
 	e.must(e.conn.Disconnect())
 	until(t, "our end", func() bool { return isDone(e.conn) }, e.testEnd)
+	e.must(e.conn.Close()) // nobody polls any more: the peer would not learn of the end
 	wait()
 }
