@@ -76,6 +76,7 @@ type Queue struct {
 	polls    uint
 	ctx      context.Context // whose end wakes the queue
 	unheed   func() bool     // ends that
+	kernel   bool            // the sleep may be in the kernel
 	closed   bool            // takes no more
 	returned bool            // q is an engine's again
 }
@@ -372,11 +373,12 @@ func (p *Queue) Reap(done []Result) (n int, err error) {
 // Wait waits until there is a result to reap, or nothing in flight. It polls for
 // Config.Spin, then sleeps.
 func (p *Queue) Wait(ctx context.Context) error {
+	live := ctx.Err() == nil
 	for start, i := monotonic(), 0; ; i++ {
 		if over, _ := p.ready(false, false); over {
 			return nil
 		}
-		if i%64 == 63 && ctx.Err() != nil { // it takes a lock
+		if i%64 == 63 && live && ctx.Err() != nil { // it takes a lock
 			return ctxError(ctx)
 		}
 		if monotonic()-start >= int64(p.c.cfg.Spin) {
@@ -399,7 +401,11 @@ func (p *Queue) Rest(ctx context.Context) error { return p.sleep(ctx, true) }
 func (p *Queue) sleep(ctx context.Context, rest bool) error {
 	w := p.q.w
 	defer w.Cancel()
-	p.heed(ctx)
+	// A context that has ended already, or says so always and is rung through Done
+	// (package nbd), is for a select.
+	if p.kernel = ctx.Err() == nil; p.kernel {
+		p.heed(ctx)
+	}
 	for {
 		w.Prepare()
 		over, armed := p.ready(true, rest)
@@ -451,7 +457,7 @@ func (p *Queue) ready(arm, rest bool) (over, armed bool) {
 	}
 	q, qc := p.q, p.q.qc
 	if arm {
-		q.arm(true)
+		q.arm(p.kernel)
 	}
 	p.turn()
 	return q.finished.len() > 0 || q.idle() && !rest || p.closed, q.qc == qc && !q.needsCheck()
