@@ -30,6 +30,13 @@ func place(first, last bool) int {
 	return 1
 }
 
+// DataOpcode is the opcode of a packet of a SEND or WRITE, by whether it is the
+// first and whether it is the last of its message (IBTA vol 1, table 38). Those of
+// UC differ in wire.UC.
+func DataOpcode(op fabric.Opcode, first, last bool) wire.Opcode {
+	return dataOpcodes[op][place(first, last)]
+}
+
 // putData makes the packet at the cursor of a SEND or WRITE and returns the
 // number of sequence numbers it takes, 0 when the memory is not accessible.
 func (r *requester) putData(p *Packet, wr *core.Send) int {
@@ -41,7 +48,7 @@ func (r *requester) putData(p *Packet, wr *core.Send) int {
 		r.failLater(fabric.StatusLocalProtection)
 		return 0
 	}
-	op := dataOpcodes[wr.Op][place(r.idx == 0, last)]
+	op := DataOpcode(wr.Op, r.idx == 0, last)
 	info := op.Info()
 	r.sent++
 	var f wire.BTHFlags

@@ -69,28 +69,6 @@ func (q *QP) Config() *Config { return &q.cfg }
 // Drops says what was received and not delivered.
 func (q *QP) Drops() fabric.Drops { return q.drops }
 
-// opcodes of a message by the place of the packet in it: first, middle, last,
-// only.
-var opcodes = [...][4]wire.Opcode{
-	fabric.OpSend:     {wire.OpSendFirst, wire.OpSendMiddle, wire.OpSendLast, wire.OpSendOnly},
-	fabric.OpSendImm:  {wire.OpSendFirst, wire.OpSendMiddle, wire.OpSendLastImm, wire.OpSendOnlyImm},
-	fabric.OpSendInv:  {}, // RC only
-	fabric.OpWrite:    {wire.OpWriteFirst, wire.OpWriteMiddle, wire.OpWriteLast, wire.OpWriteOnly},
-	fabric.OpWriteImm: {wire.OpWriteFirst, wire.OpWriteMiddle, wire.OpWriteLastImm, wire.OpWriteOnlyImm},
-}
-
-func place(first, last bool) int {
-	switch {
-	case first && last:
-		return 3
-	case last:
-		return 2
-	case first:
-		return 0
-	}
-	return 1
-}
-
 // Next makes the next packet. It is false when there is none; WRs that cannot be
 // sent end in here.
 func (q *QP) Next(p *rc.Packet) bool {
@@ -121,7 +99,7 @@ func (q *QP) Next(p *rc.Packet) bool {
 // put makes the packet of size bytes at the cursor and moves on.
 func (q *QP) put(p *rc.Packet, wr *core.Send, size int) {
 	first, last := !q.mid, q.off+uint64(size) == uint64(wr.Length)
-	op := wire.UC | opcodes[wr.Op][place(first, last)]
+	op := wire.UC | rc.DataOpcode(wr.Op, first, last)
 	info := op.Info()
 	var f wire.BTHFlags
 	if last && wr.Flags&fabric.FlagSolicited != 0 {
