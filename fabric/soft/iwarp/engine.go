@@ -55,7 +55,7 @@ type engine struct {
 	count   int // QPs
 	waiting int // of them: QPs that epoll waits for
 	asleep  bool
-	bed     *fabric.Waker // watches epfd; nil when the owner leaves that to the waiter
+	bed     core.Bed // whose Waker watches epfd; empty when the owner leaves that to the waiter
 	active  ring
 	hot     []*queuePair
 	batch   *rdmap.Batch
@@ -88,9 +88,7 @@ func newEngine(d *device) (*engine, error) {
 func (e *engine) close() {
 	e.mail.Run()
 	e.dev.waiter.Remove(e.epfd)
-	if e.bed != nil {
-		e.bed.Unwatch(e.epfd)
-	}
+	e.bed.Leave(e.epfd)
 	unix.Close(e.epfd)
 }
 
@@ -289,29 +287,13 @@ func (e *engine) sleep(w *fabric.Waker) {
 		e.arm(q)
 	}
 	e.asleep = true
-	if w != nil && e.lieDown(w) {
+	if w != nil && e.bed.LieDown(w, e.epfd) {
 		w.Within(-1)
 		return
 	}
 	if err := e.dev.waiter.Watch(e.epfd, unix.EPOLLIN); err != nil {
 		e.wake() // better awake than asleep for good
 	}
-}
-
-// lieDown has w watch the engine's epoll.
-func (e *engine) lieDown(w *fabric.Waker) bool {
-	if e.bed == w {
-		return true
-	}
-	if e.bed != nil {
-		e.bed.Unwatch(e.epfd)
-		e.bed = nil
-	}
-	if w.Watch(e.epfd) != nil {
-		return false
-	}
-	e.bed = w
-	return true
 }
 
 // lost is how a connection ends by an error of its socket.

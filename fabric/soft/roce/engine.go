@@ -62,7 +62,7 @@ type engine struct {
 	ending []*conn    // ended by their peers
 	timers timers
 	alarm  time.Duration // when timer or bed goes off, if the owner sleeps
-	bed    *fabric.Waker // watches rx; nil when the owner leaves that to the waiter
+	bed    core.Bed      // whose Waker watches rx; empty when the owner leaves that to the waiter
 	abed   bool          // the owner sleeps there
 	stats  rc.Stats
 
@@ -104,9 +104,7 @@ func newEngine(d *device) (*engine, error) {
 func (e *engine) close() {
 	e.timer.Stop()
 	e.dev.waiter.forget(e)
-	if e.bed != nil {
-		e.bed.Unwatch(e.rx.fd)
-	}
+	e.bed.Leave(e.rx.fd)
 	if e.headers {
 		e.tellHeaders(0)
 	}
@@ -407,7 +405,7 @@ func (e *engine) sleep(w *fabric.Waker) {
 	now := clock()
 	e.flush(now, true)
 	e.alarm = rc.Never
-	e.abed = w != nil && e.lieDown(w)
+	e.abed = w != nil && e.bed.LieDown(w, e.rx.fd)
 	e.rest(now)
 	if e.abed {
 		w.Within(-1)
@@ -419,29 +417,13 @@ func (e *engine) sleep(w *fabric.Waker) {
 // rise notes that the owner's sleep has ended, if it slept in bed: nobody told
 // the CQs.
 func (e *engine) rise() {
-	if !e.abed || e.bed.Asleep() {
+	if !e.abed || e.bed.Waker().Asleep() {
 		return
 	}
 	e.abed = false
 	for _, q := range *e.cqs.Load() {
 		q.Disarm()
 	}
-}
-
-// lieDown has w watch the socket.
-func (e *engine) lieDown(w *fabric.Waker) bool {
-	if e.bed == w {
-		return true
-	}
-	if e.bed != nil {
-		e.bed.Unwatch(e.rx.fd)
-		e.bed = nil
-	}
-	if w.Watch(e.rx.fd) != nil {
-		return false
-	}
-	e.bed = w
-	return true
 }
 
 // rest sees to it that the owner is woken for what is left to do after a
@@ -454,7 +436,7 @@ func (e *engine) rest(now time.Duration) {
 	if due := e.timers.next(); due < e.alarm {
 		e.alarm = due
 		if e.abed {
-			e.bed.Within(max(due-now, 0))
+			e.bed.Waker().Within(max(due-now, 0))
 		} else {
 			e.timer.Reset(max(due-now, 0))
 		}
