@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nvmf-go/nvmf/backend"
+	"github.com/nvmf-go/nvmf/backend/internal/fifo"
 	"github.com/nvmf-go/nvmf/backend/internal/waker"
 	"github.com/nvmf-go/nvmf/nvme"
 )
@@ -26,11 +27,11 @@ type queue struct {
 
 	// Owner.
 	depth    int
-	used     int          // operations taken and not reaped
-	requests []request    // depth of them
-	free     *request     // a stack, through request.next
-	out      []backend.Op // to be submitted below, in this call
-	done     fifo         // completions that wait for Reap
+	used     int              // operations taken and not reaped
+	requests []request        // depth of them
+	free     *request         // a stack, through request.next
+	out      []backend.Op     // to be submitted below, in this call
+	done     fifo.Completions // completions that wait for Reap
 	streams  streams
 	ahead    ahead
 	looked   looked
@@ -99,7 +100,7 @@ func newQueue(d *Device, depth int, notify func()) (*queue, error) {
 	}
 	q.ahead.make(units)
 	q.out = make([]backend.Op, 0, depth+units.count)
-	q.done.ring = make([]backend.Completion, depth)
+	q.done = fifo.New(depth)
 	_ = q.RegisterBuffers(nil) // it gains, it need not
 	return q, nil
 }
@@ -144,7 +145,7 @@ func (q *queue) Submit(ops []backend.Op) int {
 	if scanned > 0 {
 		q.counts.add(bypasses, scanned)
 	}
-	if q.done.n > 0 {
+	if q.done.Len() > 0 {
 		q.waker.Wake()
 	}
 	return took
@@ -189,7 +190,7 @@ func (q *queue) pass(r *request) {
 
 // finish ends an operation that the queue below has no part in any more.
 func (q *queue) finish(id uint64, st nvme.Status) {
-	q.done.push(backend.Completion{ID: id, Status: st})
+	q.done.Push(backend.Completion{ID: id, Status: st})
 }
 
 // Reap hands out completions, after it has done what is left to do for them.
@@ -198,12 +199,12 @@ func (q *queue) Reap(done []backend.Completion) int {
 		return 0
 	}
 	q.turn++
-	n := q.done.pop(done)
+	n := q.done.Pop(done)
 	if n < len(done) {
 		n += q.reapBelow(done[n:])
 	}
-	if q.done.n > 0 && n < len(done) {
-		n += q.done.pop(done[n:])
+	if q.done.Len() > 0 && n < len(done) {
+		n += q.done.Pop(done[n:])
 	}
 	q.flush()
 	q.used -= n
@@ -263,7 +264,7 @@ func (q *queue) Arm() {
 	}
 	q.counts.show()
 	q.waker.Arm()
-	if q.done.n > 0 {
+	if q.done.Len() > 0 {
 		q.waker.Wake()
 		return
 	}
@@ -304,31 +305,4 @@ func (q *queue) Close() error {
 	err := q.below.Close()
 	q.dev.gone(q)
 	return err
-}
-
-// fifo is completions, at most as many as its ring has room for.
-type fifo struct {
-	ring    []backend.Completion
-	head, n int
-}
-
-func (f *fifo) push(c backend.Completion) {
-	at := f.head + f.n
-	if at >= len(f.ring) {
-		at -= len(f.ring)
-	}
-	f.ring[at] = c
-	f.n++
-}
-
-func (f *fifo) pop(done []backend.Completion) int {
-	n := min(len(done), f.n)
-	for i := range done[:n] {
-		done[i] = f.ring[f.head]
-		if f.head++; f.head == len(f.ring) {
-			f.head = 0
-		}
-	}
-	f.n -= n
-	return n
 }

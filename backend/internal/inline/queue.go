@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nvmf-go/nvmf/backend"
+	"github.com/nvmf-go/nvmf/backend/internal/fifo"
 	"github.com/nvmf-go/nvmf/backend/internal/users"
 	"github.com/nvmf-go/nvmf/nvme"
 )
@@ -21,9 +22,7 @@ type Queue struct {
 	dev    *users.Count
 
 	// Owner.
-	done   []backend.Completion // a ring, depth long
-	head   int                  // the oldest completion
-	n      int                  // completions waiting for Reap
+	done   fifo.Completions // waiting for Reap
 	armed  bool
 	closed bool
 }
@@ -36,7 +35,7 @@ func NewQueue(dev *users.Count, depth int, notify func(), run func(*backend.Op) 
 	if err := dev.Add(); err != nil {
 		return nil, err
 	}
-	return &Queue{run: run, notify: notify, dev: dev, done: make([]backend.Completion, depth)}, nil
+	return &Queue{run: run, notify: notify, dev: dev, done: fifo.New(depth)}, nil
 }
 
 // Submit runs operations while there is room for their completions.
@@ -44,9 +43,9 @@ func (q *Queue) Submit(ops []backend.Op) int {
 	if q.closed {
 		return 0
 	}
-	took := min(len(ops), len(q.done)-q.n)
+	took := min(len(ops), q.done.Room())
 	for i := range ops[:took] {
-		q.push(backend.Completion{ID: ops[i].ID, Status: q.run(&ops[i])})
+		q.done.Push(backend.Completion{ID: ops[i].ID, Status: q.run(&ops[i])})
 	}
 	if took > 0 {
 		q.wake()
@@ -54,33 +53,14 @@ func (q *Queue) Submit(ops []backend.Op) int {
 	return took
 }
 
-func (q *Queue) push(c backend.Completion) {
-	at := q.head + q.n
-	if at >= len(q.done) {
-		at -= len(q.done)
-	}
-	q.done[at] = c
-	q.n++
-}
-
 // Reap hands out completions in the order of submission.
-func (q *Queue) Reap(done []backend.Completion) int {
-	n := min(len(done), q.n)
-	for i := range done[:n] {
-		done[i] = q.done[q.head]
-		if q.head++; q.head == len(q.done) {
-			q.head = 0
-		}
-	}
-	q.n -= n
-	return n
-}
+func (q *Queue) Reap(done []backend.Completion) int { return q.done.Pop(done) }
 
 // Arm calls notify at once when completions wait, else at the next Submit:
 // nothing completes in between.
 func (q *Queue) Arm() {
 	q.armed = true
-	if q.n > 0 {
+	if q.done.Len() > 0 {
 		q.wake()
 	}
 }
@@ -95,7 +75,8 @@ func (q *Queue) wake() {
 // Close drops the completions that were not reaped.
 func (q *Queue) Close() error {
 	if !q.closed {
-		q.closed, q.n = true, 0
+		q.closed = true
+		q.done.Clear()
 		q.dev.Done()
 	}
 	return nil
