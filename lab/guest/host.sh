@@ -99,6 +99,33 @@ wire_netem() {
 need_peer() { ip netns list | grep -qw peer; }
 in_peer() { ip netns exec peer "$@"; }
 
+# need_far: a third network stack, "far", 10.9.5.2 on l0, facing "peer", there
+# 10.9.5.1: two places where UDP port 4791 is free, with a veth pair between them.
+need_far() {
+	ip netns list | grep -qw far && return
+	ip netns add far
+	ip link add l0 netns peer type veth peer name l0 netns far
+	local i ns
+	for i in 1 2; do
+		ns=$([ $i = 1 ] && echo peer || echo far)
+		ip -n $ns addr add 10.9.5.$i/24 dev l0
+		ip -n $ns link set l0 up
+		ip -n $ns link set lo up
+	done
+}
+
+# far_mtu BYTES: of l0 at both ends.
+far_mtu() {
+	ip -n peer link set l0 mtu "$1"
+	ip -n far link set l0 mtu "$1"
+}
+
+# peer_iwarp: addresses for "peer" on iw0, of need_siw.
+peer_iwarp() {
+	ip -n peer addr add 10.9.2.2/24 dev iw0 2>/dev/null || true
+	ip -n peer -6 addr add fd09:2::2/64 dev iw0 nodad 2>/dev/null || true
+}
+
 # wire_mtu BYTES: of eth0 at both ends; rxe takes 1024 of 1500 and 4096 of 4200.
 wire_mtu() {
 	ip -n peer link set eth0 mtu "$1"

@@ -21,8 +21,7 @@ need_nvmf_roce() {
 # need_nvmf_iwarp: likewise on the built-in iWARP, the target on siw0.
 need_nvmf_iwarp() {
 	need_siw
-	ip -n peer addr add 10.9.2.2/24 dev iw0 2>/dev/null || true
-	ip -n peer -6 addr add fd09:2::2/64 dev iw0 nodad 2>/dev/null || true
+	peer_iwarp
 	NVMF_PREFIX=(ip netns exec peer) NVMF_PROVIDER=iwarp
 }
 

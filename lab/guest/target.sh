@@ -29,8 +29,7 @@ need_soft_roce() {
 # need_soft_iwarp: likewise on the built-in iWARP, the host on siw0.
 need_soft_iwarp() {
 	need_siw
-	ip -n peer addr add 10.9.2.2/24 dev iw0 2>/dev/null || true
-	ip -n peer -6 addr add fd09:2::2/64 dev iw0 nodad 2>/dev/null || true
+	peer_iwarp
 	ADDR=10.9.2.2 ADDR6=fd09:2::2 PROVIDER=iwarp TARGET_PREFIX=(ip netns exec peer)
 }
 

@@ -4,19 +4,12 @@
 # repeats requests under load, which ends the connections of the kernel's host.
 #
 # set: soak
-# needs: target nvmf roce peer
+# needs: target nvmf roce far
 # timeout: 400s
 
 NQN=nqn.2026-11.io.nvmf:lab-roce-ratio
 seconds=${LAB_SECONDS:-5}
-ip netns add far 2>/dev/null || true
-ip link add l1 mtu 4200 netns peer type veth peer name l1 mtu 4200 netns far
-for i in 1 2; do
-	ns=$([ $i = 1 ] && echo peer || echo far)
-	ip -n $ns addr add 10.9.6.$i/24 dev l1
-	ip -n $ns link set l1 up
-	ip -n $ns link set lo up
-done
+far_mtu 4200
 
 # on WAY: the words and addresses for it.
 on() {
@@ -24,7 +17,7 @@ on() {
 		ADDR=10.9.0.1 PROVIDER=verbs NVMF_PROVIDER=verbs
 		TARGET_PREFIX=() NVMF_PREFIX=()
 	else
-		ADDR=10.9.6.2 PROVIDER=roce NVMF_PROVIDER=roce
+		ADDR=10.9.5.2 PROVIDER=roce NVMF_PROVIDER=roce
 		TARGET_PREFIX=(ip netns exec far) NVMF_PREFIX=(ip netns exec peer)
 	fi
 }
@@ -51,4 +44,3 @@ for job in "${jobs[@]}"; do
 	printf '%-20s %10s %10s %7s\n' "$job" "${got[rxe,$job]}" "${got[roce,$job]}" \
 		"$(awk "BEGIN {printf \"%.2f\", ${got[roce,$job]} / (${got[rxe,$job]} + 0.001)}")"
 done
-ip netns del far

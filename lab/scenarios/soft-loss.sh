@@ -3,20 +3,13 @@
 # The kernel's rxe does not survive a lost packet, so both ends are ours here.
 #
 # set: soak
-# needs: target nvmf peer
+# needs: target nvmf far
 # timeout: 900s
 
 NQN=nqn.2026-11.io.nvmf:lab-soft-loss
-ip netns add far 2>/dev/null || true
-ip link add l0 netns peer type veth peer name l0 netns far
-for i in 1 2; do
-	ns=$([ $i = 1 ] && echo peer || echo far)
-	ip -n $ns addr add 10.9.5.$i/24 dev l0
-	ip -n $ns link set l0 up
-	ip -n $ns link set lo up
-done
+far_mtu 1500
 ADDR=10.9.5.2 TARGET_PREFIX=(ip netns exec far) NVMF_PREFIX=(ip netns exec peer)
-NVMF_TIMEOUT=300 HOST_OURS=nqn.2014-08.org.nvmexpress:uuid:8c0c7f0e-2f6e-4b0e-9a67-3b1d5f2a7c02
+NVMF_TIMEOUT=300
 start_target <<END
 version: 1
 listeners:
@@ -52,4 +45,3 @@ for w in "loss 1%" "loss 5%" "loss 20%" "duplicate 5%" "delay 3ms reorder 25% 50
 done
 weather delay 0ms
 stop_target
-ip netns del far
