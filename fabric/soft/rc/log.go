@@ -1,6 +1,8 @@
 package rc
 
 import (
+	"math/bits"
+
 	"github.com/nvmf-go/nvmf/fabric/soft/psn"
 	"github.com/nvmf-go/nvmf/fabric/soft/wire"
 )
@@ -30,28 +32,39 @@ func (e *entry) owed() bool { return e.at != e.to }
 
 // log keeps the READs and atomics of the peer, as many as it may have
 // outstanding, in the order they came. The oldest make room for new ones.
+//
+// Entries have numbers, counted up as they come; those from tail-n to tail are
+// there. None before head is owed an answer.
 type log struct {
-	ring []entry
-	n    int // entries in use
-	last int // place of the newest
-	owed int // entries that are owed an answer
+	ring  []entry // a power of two
+	depth int     // how many are kept
+	tail  uint32
+	n     int
+	head  uint32
+	owed  int // entries that are owed an answer
 
 	replayed psn.Value // where the last repetition of a READ began
 	stutter  int       // repetitions in a row, each a packet behind the last
 }
 
-func (l *log) init(depth int) { l.ring = make([]entry, depth) }
-
-// at is the i-th oldest entry.
-func (l *log) at(i int) *entry {
-	return &l.ring[(l.last-(l.n-1-i)+len(l.ring))%len(l.ring)]
+func (l *log) init(depth int) {
+	l.depth = depth
+	l.ring = make([]entry, 1<<bits.Len(uint(max(depth-1, 0))))
 }
+
+// at is the entry of that number.
+func (l *log) at(no uint32) *entry { return &l.ring[no&uint32(len(l.ring)-1)] }
+
+func (l *log) oldest() uint32 { return l.tail - uint32(l.n) }
 
 // full says whether the next add will fail: the peer has more outstanding than
 // was agreed. It has not when the oldest is a repetition under way: the peer
 // would not ask for more if it still wanted that.
 func (l *log) full() bool {
-	return len(l.ring) == 0 || l.n == len(l.ring) && l.at(0).owed() && !l.at(0).answered
+	if l.n < l.depth {
+		return false
+	}
+	return l.depth == 0 || l.at(l.oldest()).owed() && !l.at(l.oldest()).answered
 }
 
 // add appends an entry that is owed all of its answer.
@@ -59,33 +72,45 @@ func (l *log) add(e entry) bool {
 	if l.full() {
 		return false
 	}
-	if l.n == len(l.ring) && l.at(0).owed() {
-		l.owed--
+	if l.n == l.depth {
+		if l.at(l.oldest()).owed() {
+			l.owed--
+		}
+		if l.head == l.oldest() {
+			l.head++
+		}
+		l.n--
 	}
 	e.from, e.at, e.to = 0, 0, e.count
-	l.last = (l.last + 1) % len(l.ring)
-	l.n = min(l.n+1, len(l.ring))
-	*l.at(l.n - 1) = e
+	*l.at(l.tail) = e
+	if l.owed == 0 {
+		l.head = l.tail
+	}
+	l.tail++
+	l.n++
 	l.owed++
 	return true
 }
 
-// find is the entry that answers with that sequence number, or nil.
-func (l *log) find(seq psn.Value) *entry {
-	for i := l.n - 1; i >= 0; i-- {
-		if e := l.at(i); seq.InWindow(e.first, e.count) {
-			return e
+// find is the number of the entry that answers with that sequence number. It is
+// false when there is none.
+func (l *log) find(seq psn.Value) (no uint32, ok bool) {
+	for no = l.tail; no != l.oldest(); {
+		no--
+		if e := l.at(no); seq.InWindow(e.first, e.count) {
+			return no, true
 		}
 	}
-	return nil
+	return 0, false
 }
 
 // replayRead answers a part of a READ again. The part must lie in the original
 // and begin at the packet that seq names. It is false when there is no such
 // READ any more.
 func (l *log) replayRead(seq psn.Value, va uint64, rkey, length uint32, mtu int) bool {
-	e := l.find(seq)
-	if e == nil || e.atomic {
+	no, ok := l.find(seq)
+	e := l.at(no)
+	if !ok || e.atomic {
 		return false
 	}
 	from := seq.Diff(e.first)
@@ -94,7 +119,7 @@ func (l *log) replayRead(seq psn.Value, va uint64, rkey, length uint32, mtu int)
 	if rkey != e.rkey || va != e.va+off || off > uint64(e.length) || uint64(length) > uint64(e.length)-off || n > e.count-from {
 		return false
 	}
-	l.replay(e, from, from+n)
+	l.replay(no, from, from+n)
 	if l.stutter++; seq != l.replayed.Next() {
 		l.stutter = 0
 	}
@@ -104,15 +129,19 @@ func (l *log) replayRead(seq psn.Value, va uint64, rkey, length uint32, mtu int)
 
 // replayAtomic answers an atomic again with the result it had.
 func (l *log) replayAtomic(seq psn.Value) bool {
-	e := l.find(seq)
-	if e == nil || !e.atomic {
+	no, ok := l.find(seq)
+	if !ok || !l.at(no).atomic {
 		return false
 	}
-	l.replay(e, 0, 1)
+	l.replay(no, 0, 1)
 	return true
 }
 
-func (l *log) replay(e *entry, from, to int) {
+func (l *log) replay(no uint32, from, to int) {
+	if l.owed == 0 || int32(no-l.head) < 0 {
+		l.head = no
+	}
+	e := l.at(no)
 	if !e.owed() {
 		l.owed++
 	}
@@ -124,12 +153,10 @@ func (l *log) next() *entry {
 	if l.owed == 0 {
 		return nil
 	}
-	for i := range l.n {
-		if e := l.at(i); e.owed() {
-			return e
-		}
+	for !l.at(l.head).owed() {
+		l.head++
 	}
-	return nil
+	return l.at(l.head)
 }
 
 // advance counts one packet of the answer as sent.

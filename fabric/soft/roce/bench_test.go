@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 )
 
 // benchEnd is one end of a connection with memory and a CQ of its own.
@@ -128,7 +129,7 @@ func connectEnds(b testing.TB, p *Provider, x, y *benchEnd, addr netip.Addr) {
 	defer l.Close()
 	cfg := func(e *benchEnd) fabric.ConnConfig {
 		return fabric.ConnConfig{
-			SendCQ: e.cq, RecvCQ: e.cq, SendDepth: 256, RecvDepth: 256, MaxInline: 64, ORD: 16, IRD: 16, RetryCount: 7, RNRRetry: 7,
+			SendCQ: e.cq, RecvCQ: e.cq, SendDepth: 256, RecvDepth: 256, MaxInline: 64, ORD: 128, IRD: 128, RetryCount: 7, RNRRetry: 7,
 		}
 	}
 	done := make(chan error, 1)
@@ -168,74 +169,132 @@ func cpu() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
+// depths of what is outstanding: of a busy queue, and what perftest takes.
+var depths = []int{32, 128}
+
 // BenchmarkBandwidth keeps depth operations of one size outstanding.
 func BenchmarkBandwidth(b *testing.B) {
 	for _, op := range []fabric.Opcode{fabric.OpWrite, fabric.OpRead, fabric.OpSend} {
 		for _, size := range []int{64, 4096, 131072} {
-			b.Run(fmt.Sprintf("%v/size=%d", op, size), func(b *testing.B) { benchBandwidth(b, op, size, 32) })
+			for _, depth := range depths {
+				b.Run(fmt.Sprintf("%v/size=%d/depth=%d", op, size, depth), func(b *testing.B) { benchBandwidth(b, op, size, depth) })
+			}
 		}
 	}
 }
 
+// BenchmarkShare is BenchmarkBandwidth and BenchmarkBound in turns.
+func BenchmarkShare(b *testing.B) {
+	for _, op := range []fabric.Opcode{fabric.OpWrite, fabric.OpRead, fabric.OpSend} {
+		for _, size := range []int{4096, 131072} {
+			for _, depth := range depths {
+				b.Run(fmt.Sprintf("%v/size=%d/depth=%d", op, size, depth), func(b *testing.B) {
+					s := newStream(b, op, size, depth)
+					defer s.close()
+					fabrictest.Share(b, newBound(b).run, func(n int) int64 { s.run(n); return int64(n) * int64(size) })
+				})
+			}
+		}
+	}
+}
+
+// streamMemory is how much of the memory of each end a stream goes round in, as
+// much as bound does.
+const streamMemory = 4 << 20
+
+// stream is operations of one kind and size from x to y, which serves them.
+type stream struct {
+	b     testing.TB
+	x, y  *benchEnd
+	op    fabric.Opcode
+	size  int
+	depth int
+	off   int
+	wrs   []fabric.SendWR
+	sges  []fabric.SGE
+	stop  atomic.Bool
+	done  chan struct{}
+}
+
+func newStream(b testing.TB, op fabric.Opcode, size, depth int) *stream {
+	s := &stream{b: b, op: op, size: size, depth: depth, done: make(chan struct{})}
+	s.x, s.y = benchPair(b, Options{}, nil)
+	s.wrs, s.sges = make([]fabric.SendWR, depth), make([]fabric.SGE, depth)
+	go s.serve()
+	return s
+}
+
+// serve is the end of y: it posts receives and polls.
+func (s *stream) serve() {
+	defer close(s.done)
+	recvs := make([]fabric.RecvWR, 64)
+	for i := range recvs {
+		recvs[i].NumSGE = 1
+	}
+	sge := []fabric.SGE{{Addr: s.y.mem.Addr(), Length: uint32(s.size), LKey: s.y.mr.LKey()}}
+	owed := 0
+	if s.op == fabric.OpSend {
+		owed = 200
+	}
+	for !s.stop.Load() {
+		for owed > 0 {
+			n, err := s.y.qp.PostRecv(recvs[:min(owed, 64)], sge)
+			if err != nil {
+				break
+			}
+			owed -= n
+		}
+		for _, c := range s.y.wait(s.b) {
+			if c.Op == fabric.OpRecv {
+				owed++
+			}
+		}
+	}
+}
+
+// run does n operations.
+func (s *stream) run(n int) {
+	for posted, completed := 0, 0; completed < n; {
+		free := s.depth - (posted - completed)
+		if k := min(free, n-posted); k > 0 && (free >= s.depth/4 || posted == completed) {
+			posted += s.post(k)
+		}
+		completed += len(s.x.wait(s.b))
+	}
+}
+
+// post posts n operations, each at the next place of the memories.
+func (s *stream) post(n int) int {
+	for i := range n {
+		if s.off += s.size; s.off+s.size > streamMemory {
+			s.off = 0
+		}
+		off := uint64(s.off)
+		s.sges[i] = fabric.SGE{Addr: s.x.mem.Addr() + off, Length: uint32(s.size), LKey: s.x.mr.LKey()}
+		s.wrs[i] = fabric.SendWR{Op: s.op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: s.y.mem.Addr() + off, RKey: s.y.mr.RKey()}
+	}
+	k, err := s.x.qp.PostSend(s.wrs[:n], s.sges)
+	if err != nil {
+		s.b.Fatal(err)
+	}
+	return k
+}
+
+func (s *stream) close() {
+	s.stop.Store(true)
+	s.y.wake()
+	<-s.done
+}
+
 func benchBandwidth(b *testing.B, op fabric.Opcode, size, depth int) {
-	x, y := benchPair(b, Options{}, nil)
-	var stop atomic.Bool
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		recvs := make([]fabric.RecvWR, 64)
-		for i := range recvs {
-			recvs[i].NumSGE = 1
-		}
-		sge := []fabric.SGE{{Addr: y.mem.Addr(), Length: uint32(size), LKey: y.mr.LKey()}}
-		owed := 0
-		if op == fabric.OpSend {
-			owed = 200
-		}
-		for !stop.Load() {
-			for owed > 0 {
-				n, err := y.qp.PostRecv(recvs[:min(owed, 64)], sge)
-				if err != nil {
-					break
-				}
-				owed -= n
-			}
-			for _, c := range y.wait(b) {
-				if c.Op == fabric.OpRecv {
-					owed++
-				}
-			}
-		}
-	}()
-	wrs := make([]fabric.SendWR, depth)
-	sges := make([]fabric.SGE, depth)
-	posted, completed, off := 0, 0, 0
+	s := newStream(b, op, size, depth)
 	b.SetBytes(int64(size))
 	b.ResetTimer()
 	c0 := cpu()
-	for completed < b.N {
-		n := min(depth-(posted-completed), b.N-posted)
-		if n > 0 && (n >= depth/4 || posted == completed) {
-			for i := range n {
-				if off += size; off+size > depth*size {
-					off = 0
-				}
-				sges[i] = fabric.SGE{Addr: x.mem.Addr() + uint64(off), Length: uint32(size), LKey: x.mr.LKey()}
-				wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: y.mem.Addr() + uint64(off), RKey: y.mr.RKey()}
-			}
-			k, err := x.qp.PostSend(wrs[:n], sges)
-			if err != nil {
-				b.Fatal(err)
-			}
-			posted += k
-		}
-		completed += len(x.wait(b))
-	}
+	s.run(b.N)
 	b.StopTimer()
-	report(b, cpu()-c0, x, y)
-	stop.Store(true)
-	y.wake()
-	<-done
+	report(b, cpu()-c0, s.x, s.y)
+	s.close()
 }
 
 // report adds processor time, system calls and losses a message.
@@ -325,7 +384,7 @@ const (
 )
 
 func newBound(b *testing.B) *bound {
-	x := &bound{to: newRawAddr(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.3"), testPort), 0)}
+	x := &bound{iovs: make([]unix.Iovec, 0, 4*2*boundMsg), to: newRawAddr(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.5"), testPort), 0)}
 	take := func(addr string) pair {
 		o := Options{Port: testPort}
 		if err := o.setDefaults(); err != nil {
@@ -342,8 +401,8 @@ func newBound(b *testing.B) *bound {
 		}
 		return p
 	}
-	x.tx = take("127.0.0.2").tx
-	if err := x.rx.init(take("127.0.0.3").rx, netip.AddrPort{}); err != nil {
+	x.tx = take("127.0.0.4").tx
+	if err := x.rx.init(take("127.0.0.5").rx, netip.AddrPort{}); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(x.rx.close)
@@ -360,7 +419,7 @@ func newBound(b *testing.B) *bound {
 }
 
 // send sends a batch of datagrams and returns the number of packets.
-func (x *bound) send(b *testing.B) int {
+func (x *bound) send() int {
 	x.iovs = x.iovs[:0]
 	for i := range x.ms {
 		first := len(x.iovs)
@@ -375,7 +434,7 @@ func (x *bound) send(b *testing.B) int {
 	}
 	n, e := sendMessages(x.tx, x.ms[:])
 	if e != 0 {
-		b.Fatal(e)
+		panic(e)
 	}
 	return n * boundMsg
 }
@@ -389,16 +448,15 @@ func (x *bound) receive() (packets int) {
 	return packets
 }
 
-// BenchmarkBound is what the sockets can do at best, with a thread at each end
-// that does nothing else. One operation is one packet.
-func BenchmarkBound(b *testing.B) {
-	x := newBound(b)
-	x.iovs = make([]unix.Iovec, 0, 2*boundMsg*len(x.ms))
-	var received, stop atomic.Int64
+// run sends n batches with a thread at each end that does nothing else, and
+// returns the bytes of payload when they have come.
+func (x *bound) run(n int) int64 {
+	var received atomic.Int64
+	total := int64(n * boundMsg * len(x.ms))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for idle := 0; stop.Load() == 0; idle++ {
+		for idle := 0; received.Load() < total; idle++ {
 			if n := x.receive(); n > 0 {
 				received.Add(int64(n))
 				idle = 0
@@ -408,11 +466,7 @@ func BenchmarkBound(b *testing.B) {
 			}
 		}
 	}()
-	b.SetBytes(4096)
-	b.ResetTimer()
-	c0 := cpu()
-	sent := int64(0)
-	for quiet := 0; sent < int64(b.N); {
+	for sent, quiet := int64(0), 0; sent < total; {
 		if sent-received.Load() > 1024 {
 			runtime.Gosched()
 			if quiet++; quiet > 1e6 {
@@ -421,18 +475,27 @@ func BenchmarkBound(b *testing.B) {
 			continue
 		}
 		quiet = 0
-		sent += int64(x.send(b))
+		sent += int64(x.send())
 	}
+	<-done
+	return total * 4096
+}
+
+// BenchmarkBound is what the sockets can do at best. One operation is a batch of
+// 60 packets of 4 KiB.
+func BenchmarkBound(b *testing.B) {
+	x := newBound(b)
+	b.SetBytes(boundMsg * int64(len(x.ms)) * 4096)
+	b.ResetTimer()
+	c0 := cpu()
+	x.run(b.N)
 	b.StopTimer()
 	b.ReportMetric(float64(cpu()-c0)/float64(b.N), "cpu-ns/op")
-	stop.Store(1)
-	<-done
 }
 
 // benchBoundCost is BenchmarkBound on one thread.
 func benchBoundCost(b *testing.B) {
 	x := newBound(b)
-	x.iovs = make([]unix.Iovec, 0, 2*boundMsg*len(x.ms))
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	b.SetBytes(4096)
@@ -441,7 +504,7 @@ func benchBoundCost(b *testing.B) {
 	var best [2][]time.Duration
 	for n := 0; n < b.N; {
 		s := time.Now()
-		k := x.send(b)
+		k := x.send()
 		s2 := time.Now()
 		for x.receive() > 0 {
 		}
