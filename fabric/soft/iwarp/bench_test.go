@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 )
 
 // cpu is the processor time of the process so far.
@@ -33,21 +34,44 @@ func report(b *testing.B, used time.Duration, ends ...*testEnd) {
 	b.ReportMetric(float64(vain)/float64(b.N), "in-vain/op")
 }
 
-// BenchmarkBandwidth keeps 32 operations of one size outstanding. It is to be
-// compared with BenchmarkBound.
-func BenchmarkBandwidth(b *testing.B) {
+// loads are what BenchmarkBandwidth and BenchmarkShare move.
+func loads(b *testing.B, sizes []int, run func(b *testing.B, o Options, op fabric.Opcode, size int)) {
 	for _, crc := range []CRC{CRCAuto, CRCOn} {
 		for _, op := range []fabric.Opcode{fabric.OpWrite, fabric.OpRead, fabric.OpSend} {
-			for _, size := range []int{64, 4096, 131072} {
+			for _, size := range sizes {
 				name := fmt.Sprintf("%v/size=%d", op, size)
 				if crc == CRCOn {
 					name = "CRC/" + name
 				}
-				b.Run(name, func(b *testing.B) { benchBandwidth(b, Options{CRC: crc}, op, size, 32) })
+				b.Run(name, func(b *testing.B) { run(b, Options{CRC: crc}, op, size) })
 			}
 		}
 	}
-	b.Run("Segments/WRITE/size=131072", func(b *testing.B) { benchBandwidth(b, Options{MaxFPDU: 1448}, fabric.OpWrite, 131072, 32) })
+}
+
+// benchDepth is how many operations a stream keeps outstanding.
+const benchDepth = 32
+
+// BenchmarkBandwidth is a stream of operations of one size. It is to be compared
+// with BenchmarkBound.
+func BenchmarkBandwidth(b *testing.B) {
+	loads(b, []int{64, 4096, 131072}, func(b *testing.B, o Options, op fabric.Opcode, size int) {
+		benchBandwidth(b, o, op, size, benchDepth)
+	})
+	b.Run("Segments/WRITE/size=131072", func(b *testing.B) {
+		benchBandwidth(b, Options{MaxFPDU: 1448}, fabric.OpWrite, 131072, benchDepth)
+	})
+}
+
+// BenchmarkShare is BenchmarkBandwidth and BenchmarkBound in turns.
+func BenchmarkShare(b *testing.B) {
+	loads(b, []int{4096, 131072}, func(b *testing.B, o Options, op fabric.Opcode, size int) {
+		s := newStream(b, o, op, size, benchDepth)
+		defer s.close()
+		t := newBound(b)
+		defer t.close()
+		fabrictest.Share(b, t.run, func(n int) int64 { s.run(n); return int64(n) * int64(size) })
+	})
 }
 
 // serve is the accepting end: it posts receives, 168 at least, and polls.
@@ -72,50 +96,83 @@ func (e *testEnd) serve(size int, stop *atomic.Bool) {
 	}
 }
 
-func benchBandwidth(b *testing.B, o Options, op fabric.Opcode, size, depth int) {
-	x, y := newPair(b, o)
-	var stop atomic.Bool
-	done := make(chan struct{})
-	go func() { y.serve(size, &stop); close(done) }()
-	wrs, sges := make([]fabric.SendWR, depth), make([]fabric.SGE, depth)
-	posted, completed, off := 0, 0, 0
-	post := func(op fabric.Opcode, n int) {
-		for i := range n {
-			if off += size; off+size > endMemory {
-				off = 0
-			}
-			sges[i] = fabric.SGE{Addr: x.mem.Addr() + uint64(off), Length: uint32(size), LKey: x.mr.LKey()}
-			wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: y.mem.Addr() + uint64(off), RKey: y.mr.RKey()}
+// stream is operations of one kind and size from x to y, which serves them.
+type stream struct {
+	x, y  *testEnd
+	op    fabric.Opcode
+	size  int
+	depth int
+	sent  int // SENDs, as y.took counts them
+	off   int
+	wrs   []fabric.SendWR
+	sges  []fabric.SGE
+	stop  atomic.Bool
+	done  chan struct{}
+}
+
+func newStream(b *testing.B, o Options, op fabric.Opcode, size, depth int) *stream {
+	s := &stream{op: op, size: size, depth: depth, done: make(chan struct{})}
+	s.x, s.y = newPair(b, o)
+	s.wrs, s.sges = make([]fabric.SendWR, depth), make([]fabric.SGE, depth)
+	go func() { s.y.serve(size, &s.stop); close(s.done) }()
+	return s
+}
+
+func (s *stream) close() {
+	s.stop.Store(true)
+	s.y.wake()
+	<-s.done
+}
+
+// run does n operations and returns when all that was written has come.
+func (s *stream) run(n int) {
+	posted, completed := 0, 0
+	for completed < n {
+		free := s.depth - (posted - completed)
+		k := min(free, n-posted)
+		if s.op == fabric.OpSend { // which completes before there is a receive for it
+			k = min(k, 128-(s.sent-int(s.y.took.Load())))
 		}
-		k, err := x.qp.PostSend(wrs[:n], sges)
-		x.must(err)
-		posted += k
-	}
-	b.SetBytes(int64(size))
-	b.ResetTimer()
-	c0 := cpu()
-	for completed < b.N {
-		n := min(depth-(posted-completed), b.N-posted)
-		if op == fabric.OpSend { // which completes before there is a receive for it
-			n = min(n, 128-(posted-int(y.took.Load())))
-		}
-		if n > 0 && (n >= depth/4 || posted == completed) {
-			post(op, n)
+		if k > 0 && (free >= s.depth/4 || posted == completed) {
+			posted += s.post(s.op, k)
 		}
 		if posted == completed { // nothing will wake us: the receives are awaited
 			time.Sleep(time.Microsecond)
 			continue
 		}
-		completed += len(x.wait())
+		completed += len(s.x.wait())
 	}
-	for post(fabric.OpRead, 1); completed < posted; { // all that was written has come
-		completed += len(x.wait())
+	for posted += s.post(fabric.OpRead, 1); completed < posted; {
+		completed += len(s.x.wait())
 	}
+}
+
+// post posts n operations, each at the next place of the memories.
+func (s *stream) post(op fabric.Opcode, n int) int {
+	for i := range n {
+		if s.off += s.size; s.off+s.size > endMemory {
+			s.off = 0
+		}
+		s.sges[i] = fabric.SGE{Addr: s.x.mem.Addr() + uint64(s.off), Length: uint32(s.size), LKey: s.x.mr.LKey()}
+		s.wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: s.y.mem.Addr() + uint64(s.off), RKey: s.y.mr.RKey()}
+	}
+	k, err := s.x.qp.PostSend(s.wrs[:n], s.sges)
+	s.x.must(err)
+	if op == fabric.OpSend {
+		s.sent += k
+	}
+	return k
+}
+
+func benchBandwidth(b *testing.B, o Options, op fabric.Opcode, size, depth int) {
+	s := newStream(b, o, op, size, depth)
+	b.SetBytes(int64(size))
+	b.ResetTimer()
+	c0 := cpu()
+	s.run(b.N)
 	b.StopTimer()
-	report(b, cpu()-c0, x, y)
-	stop.Store(true)
-	y.wake()
-	<-done
+	report(b, cpu()-c0, s.x, s.y)
+	s.close()
 }
 
 // BenchmarkCPU has both ends on one goroutine, 16 operations at a time: the
@@ -267,38 +324,74 @@ func benchPingPong(b *testing.B, op fabric.Opcode) {
 	report(b, cpu()-c0, x, y)
 }
 
-// BenchmarkBound is what TCP does with writes of 64 KiB and a goroutine at each
-// end that does nothing else, over as much memory as the others use.
-func BenchmarkBound(b *testing.B) {
-	const size = 64 << 10
+// bound is the plain use of TCP: writes of 64 KiB over as much memory as the others
+// use, and a goroutine that does nothing but read.
+type bound struct {
+	b       *testing.B
+	c, peer net.Conn
+	in, out []byte
+	at      int
+}
+
+const boundSize = 64 << 10
+
+func newBound(b *testing.B) *bound {
 	l, err := net.Listen("tcp", "127.0.0.3:0")
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer l.Close()
-	in, out := make([]byte, endMemory), make([]byte, endMemory)
-	done := make(chan error, 1)
-	go func() {
-		c, err := l.Accept()
-		for i := 0; err == nil; i++ {
-			_, err = c.Read(in[i*size%endMemory:][:size])
-		}
-		done <- err
-	}()
-	c, err := net.Dial("tcp", l.Addr().String())
+	t := &bound{b: b, in: make([]byte, endMemory), out: make([]byte, endMemory)}
+	if t.c, err = net.Dial("tcp", l.Addr().String()); err == nil {
+		t.peer, err = l.Accept()
+	}
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.SetBytes(size)
-	b.ResetTimer()
-	c0 := cpu()
-	for i := range b.N {
-		if _, err := c.Write(out[i*size%endMemory:][:size]); err != nil {
-			b.Fatal(err)
+	return t
+}
+
+func (t *bound) close() {
+	t.c.Close()
+	t.peer.Close()
+}
+
+// run writes n times and returns the bytes when they have come.
+func (t *bound) run(n int) int64 {
+	total := int64(n) * boundSize
+	done := make(chan error, 1)
+	go func() {
+		for got := int64(0); got < total; {
+			k, err := t.peer.Read(t.in[got%endMemory/boundSize*boundSize:][:boundSize])
+			if got += int64(k); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for range n {
+		if t.at += boundSize; t.at+boundSize > len(t.out) {
+			t.at = 0
+		}
+		if _, err := t.c.Write(t.out[t.at:][:boundSize]); err != nil {
+			t.b.Fatal(err)
 		}
 	}
-	c.Close()
-	<-done
+	if err := <-done; err != nil {
+		t.b.Fatal(err)
+	}
+	return total
+}
+
+// BenchmarkBound is what TCP does at best. One operation is a write of 64 KiB.
+func BenchmarkBound(b *testing.B) {
+	t := newBound(b)
+	defer t.close()
+	b.SetBytes(boundSize)
+	b.ResetTimer()
+	c0 := cpu()
+	t.run(b.N)
 	b.StopTimer()
 	b.ReportMetric(float64(cpu()-c0)/float64(b.N), "cpu-ns/op")
 }
