@@ -67,6 +67,7 @@ compare: build
 
 # Every layer and the whole path, against the last committed results.
 bench: build
+	@scripts/deps bench
 	@scripts/bench
 
 # What target and host cost as work grows, measured and drawn: docs/perf.
