@@ -1,0 +1,47 @@
+package fabric
+
+import "time"
+
+const (
+	leastSpin  = 20 * time.Microsecond // about what going to sleep and being woken costs
+	spinProbe  = 64                    // one idle time in so many tries the longest spin
+	spinMargin = 2                     // times what was needed last
+)
+
+// Spin decides how long the owner of completion queues that has nothing to do
+// looks for work before it sleeps. Where work comes sooner than a sleep pays, it
+// looks as long as that takes; where looking finds nothing, as when the peer needs
+// the processor that we look with, it soon gives up. It starts from 20 us, which
+// costs no more than the sleep would, and learns from what was found: now and then
+// it tries the longest. One idle time is
+//
+//	for d := s.Window(); no work and less than d gone; { look }
+//	s.Found(gone) or s.Vain()
+//
+// The zero Spin never spins. It belongs to one goroutine.
+type Spin struct {
+	most, window time.Duration
+	idle         uint
+}
+
+// NewSpin is a Spin of at most that long; 0 or less is not at all.
+func NewSpin(most time.Duration) Spin {
+	most = max(most, 0)
+	return Spin{most: most, window: min(leastSpin, most)}
+}
+
+// Window begins an idle time and is how long to look.
+func (s *Spin) Window() time.Duration {
+	if s.idle++; s.idle%spinProbe == 0 {
+		return s.most
+	}
+	return s.window
+}
+
+// Found ends an idle time in which there was work after d.
+func (s *Spin) Found(d time.Duration) {
+	s.window = min(max(spinMargin*d, s.window-s.window/8, leastSpin), s.most)
+}
+
+// Vain ends an idle time in which there was none.
+func (s *Spin) Vain() { s.window = min(max(s.window/2, leastSpin), s.most) }
