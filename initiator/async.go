@@ -53,7 +53,8 @@ const (
 //		}
 //	}
 //
-// While nothing is to be done for long, Rest looks after the queue.
+// While nothing is to be done for long, Rest looks after the queue. Ring and
+// Watch end either for what else the goroutine has to do.
 //
 // The Buffer of an I/O is the device's from Submit until its Result was reaped.
 // When the controller reconnects, I/O in flight is sent anew or fails, as the
@@ -69,6 +70,7 @@ type Queue struct {
 
 	user   atomic.Int32
 	failed atomic.Pointer[error] // what waits for an association fails with this
+	rung   atomic.Bool           // the present or the next Wait or Rest is to end
 
 	// The user's: the caller's in a method, else the manager's for a moment.
 
@@ -76,7 +78,8 @@ type Queue struct {
 	polls    uint
 	ctx      context.Context // whose end wakes the queue
 	unheed   func() bool     // ends that
-	kernel   bool            // the sleep may be in the kernel
+	watched  int             // the descriptor of Watch
+	stand    func()          // stands in for the kernel; nil: nothing is watched
 	closed   bool            // takes no more
 	returned bool            // q is an engine's again
 }
@@ -370,113 +373,6 @@ func (p *Queue) Reap(done []Result) (n int, err error) {
 	return n, nil
 }
 
-// Wait waits until there is a result to reap, or nothing in flight. It polls for
-// Config.Spin, then sleeps.
-func (p *Queue) Wait(ctx context.Context) error {
-	live := ctx.Err() == nil
-	for start, i := monotonic(), 0; ; i++ {
-		if over, _ := p.ready(false, false); over {
-			return nil
-		}
-		if i%64 == 63 && live && ctx.Err() != nil { // it takes a lock
-			return ctxError(ctx)
-		}
-		if monotonic()-start >= int64(p.c.cfg.Spin) {
-			break
-		}
-		runtime.Gosched()
-	}
-	return p.sleep(ctx, false)
-}
-
-// Rest waits for the end of ctx, and looks after the queue meanwhile: it takes
-// over the connection that is made when one was lost, and has the device
-// acknowledge what came. A user that has nothing in flight and nothing to submit
-// does not poll, and should be in Rest: targets take a host that does not
-// acknowledge for dead. The error is the cause of ctx's end; nil when the queue
-// is closed, or has a result after all.
-func (p *Queue) Rest(ctx context.Context) error { return p.sleep(ctx, true) }
-
-// sleep is Wait without polling, and Rest.
-func (p *Queue) sleep(ctx context.Context, rest bool) error {
-	w := p.q.w
-	defer w.Cancel()
-	// A context that has ended already, or says so always and is rung through Done
-	// (package nbd), is for a select.
-	if p.kernel = ctx.Err() == nil; p.kernel {
-		p.heed(ctx)
-	}
-	for {
-		w.Prepare()
-		over, armed := p.ready(true, rest)
-		if over {
-			return nil
-		}
-		if !armed {
-			continue
-		}
-		if w.Kernel() {
-			if ctx.Err() != nil {
-				return ctxError(ctx)
-			}
-			w.Sleep(p.patience())
-			continue
-		}
-		p.timer.Reset(p.patience())
-		select {
-		case <-w.C:
-		case <-p.timer.C:
-		case <-ctx.Done():
-			return ctxError(ctx)
-		}
-	}
-}
-
-// heed has the end of ctx wake the queue. A context that is used again costs
-// nothing.
-func (p *Queue) heed(ctx context.Context) {
-	if p.ctx == ctx {
-		return
-	}
-	if p.unheed != nil {
-		p.unheed()
-	}
-	p.ctx, p.unheed = ctx, nil
-	if ctx.Done() != nil {
-		p.unheed = context.AfterFunc(ctx, p.q.w.Wake)
-	}
-}
-
-// ready says whether Wait, or Rest, is over, and if it is not, when it was to be
-// armed, whether there will be a wake-up.
-func (p *Queue) ready(arm, rest bool) (over, armed bool) {
-	p.enter()
-	defer p.leave()
-	if p.returned {
-		return true, false
-	}
-	q, qc := p.q, p.q.qc
-	if arm {
-		q.arm(p.kernel)
-	}
-	p.turn()
-	return q.finished.len() > 0 || q.idle() && !rest || p.closed, q.qc == qc && !q.needsCheck()
-}
-
-// patience is how long Wait may sleep without a wake-up.
-func (p *Queue) patience() time.Duration {
-	p.enter()
-	defer p.leave()
-	next := p.q.earliest
-	for _, i := range p.doubts {
-		next = min(next, p.q.slots[i].until)
-	}
-	if next == math.MaxInt64 {
-		return math.MaxInt64
-	}
-	return time.Duration(max(next-monotonic(), 0))
-}
-
 // Close waits until nothing is in flight, drops the results, and gives the queue
 // back. Closing twice is nil.
 func (p *Queue) Close() error {
@@ -504,6 +400,7 @@ func (p *Queue) Close() error {
 	p.closed, p.returned = true, true
 	p.timer.Stop()
 	p.heed(context.Background())
+	p.unwatch()
 	p.c.giveBack(p.q)
 	return p.ranges.Close()
 }

@@ -37,7 +37,8 @@ type disk struct {
 	log    []initiator.IO // without buffers
 	// judge decides about a command before it is executed; nil executes all.
 	judge func(io *initiator.IO) (initiator.Result, bool)
-	hold  bool // commands are taken and not executed
+	hold  bool  // commands are taken and not executed
+	deaf  error // of Watch
 }
 
 func newDisk(t testing.TB) *disk {
@@ -101,6 +102,9 @@ type fakeQueue struct {
 	depth int
 	ready chan struct{}
 	quiet bool // keeps no log
+
+	standIn func()
+	rung    bool
 
 	held   []initiator.IO
 	done   []initiator.Result
@@ -183,31 +187,37 @@ func (q *fakeQueue) Reap(done []initiator.Result) (int, error) {
 	return n, nil
 }
 
-func (q *fakeQueue) Wait(ctx context.Context) error {
+func (q *fakeQueue) Wait(context.Context) error {
+	return q.until(func() bool { return len(q.done) > 0 || len(q.held) == 0 || !q.hold })
+}
+
+func (q *fakeQueue) Rest(context.Context) error { return q.until(func() bool { return q.closed }) }
+
+// until waits for what over says, or a Ring.
+func (q *fakeQueue) until(over func() bool) error {
 	for {
 		q.mu.Lock()
-		over := len(q.done) > 0 || len(q.held) == 0 || !q.hold
+		stop := over() || q.rung
+		q.rung = false
 		q.mu.Unlock()
-		if over {
+		if stop {
 			return nil
 		}
-		select {
-		case <-q.ready:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+		q.standIn()
+		<-q.ready
 	}
 }
 
-func (q *fakeQueue) Rest(ctx context.Context) error {
+func (q *fakeQueue) Watch(_ int, standIn func()) error {
+	q.standIn = standIn
+	return q.deaf
+}
+
+func (q *fakeQueue) Ring() {
 	q.mu.Lock()
-	closed := q.closed
+	q.rung = true
 	q.mu.Unlock()
-	if closed {
-		return nil
-	}
-	<-ctx.Done()
-	return context.Cause(ctx)
+	q.nudge()
 }
 
 func (q *fakeQueue) Close() error {

@@ -19,6 +19,8 @@ type queue interface {
 	Reap(done []initiator.Result) (int, error)
 	Wait(ctx context.Context) error
 	Rest(ctx context.Context) error
+	Watch(fd int, standIn func()) error
+	Ring()
 	Close() error
 }
 
@@ -80,9 +82,12 @@ type lane struct {
 }
 
 func newLane(s *Server, q queue) (*lane, error) {
-	p, err := newPoller()
+	p, err := newPoller(q.Ring)
 	if err != nil {
 		return nil, err
+	}
+	if err := q.Watch(p.fd, p.arm); err != nil {
+		return nil, errors.Join(err, p.close())
 	}
 	l := &lane{srv: s, q: q, poller: p, ended: make(chan struct{}), staged: make([]initiator.IO, 0, batch)}
 	l.timer = time.AfterFunc(time.Hour, p.wake)
@@ -138,40 +143,25 @@ func (l *lane) turn() bool {
 	return l.submit() || did
 }
 
-// sleep waits for sockets and results.
+// sleep waits for sockets and results. The errors are those of the context, which
+// does not end.
 func (l *lane) sleep() {
-	rest := l.inflight == 0
-	if rest && l.dead {
+	switch {
+	case l.inflight > 0:
+		_ = l.q.Wait(context.Background())
+	case l.dead:
 		l.poller.wait()
-		return
-	}
-	l.poller.arm()
-	switch err := l.await(rest); {
-	case errors.Is(err, errRung):
-		l.poller.armed = false
-	case rest:
-		_, err = l.q.Reap(nil)
+	default:
+		_ = l.q.Rest(context.Background())
+		_, err := l.q.Reap(nil)
 		l.dead = err != nil // the controller was closed
 	}
-}
-
-// await waits for the queue, or for the bell.
-func (l *lane) await(rest bool) error {
-	if rest {
-		return l.q.Rest(l.poller.bell)
-	}
-	return l.q.Wait(l.poller.bell)
 }
 
 // listen takes events and letters.
 func (l *lane) listen() bool {
 	p := l.poller
-	p.disarm()
-	if p.count == 0 {
-		p.poll()
-	}
-	n := p.count
-	p.count = 0
+	n := p.poll()
 	for i := range n {
 		ev := &p.events[i]
 		if ev.Fd == wakerID {

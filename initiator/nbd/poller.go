@@ -5,8 +5,8 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -16,17 +16,19 @@ import (
 // poller watches, so that waiting for it blocks no thread. Sockets are
 // edge-triggered: each event is told once.
 //
-// The lane waits in Queue.Wait, or Rest, with the poller's bell as context, which
-// a helper rings when there is an event.
+// The lane sleeps in Queue.Wait, or Rest, which watches the instance too. Where
+// that is not in the kernel a helper watches, and rings.
 type poller struct {
 	// Constant.
 
 	fd     int
 	file   *os.File
 	raw    syscall.RawConn
-	bell   bell
+	ring   func()        // of the lane's queue
 	rounds chan struct{} // the helper is to watch, until it rings once
 	ended  chan struct{} // the helper has ended
+
+	armed atomic.Bool // the helper watches
 
 	mu    sync.Mutex
 	waker int // an eventfd; -1 when it is closed
@@ -34,19 +36,13 @@ type poller struct {
 	// Lane.
 
 	events [64]unix.EpollEvent
-	count  int
-	armed  bool // the helper watches, or has rung
-
-	// Helper.
-
-	look   [1]unix.PollFd
-	peeked func(fd uintptr) bool
 }
 
 // wakerID stands for the eventfd in events.
 const wakerID = -1
 
-func newPoller() (*poller, error) {
+// newPoller makes a poller of a lane whose queue ring wakes.
+func newPoller(ring func()) (*poller, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -56,7 +52,7 @@ func newPoller() (*poller, error) {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	p := &poller{
-		fd: fd, file: os.NewFile(uintptr(fd), "nbd"), bell: bell{make(chan struct{}, 1)},
+		fd: fd, file: os.NewFile(uintptr(fd), "nbd"), ring: ring,
 		rounds: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	if p.waker, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
@@ -70,8 +66,6 @@ func newPoller() (*poller, error) {
 		unix.Close(p.waker)
 		return nil, errors.Join(err, p.file.Close())
 	}
-	p.look[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
-	p.peeked = func(uintptr) bool { return p.peek() }
 	go p.routineWatch()
 	return p, nil
 }
@@ -82,55 +76,46 @@ func (p *poller) add(fd int, events uint32, id int32) error {
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &ev))
 }
 
-// poll takes the events that are there.
+// poll takes the events that are there, and says how many.
 func (p *poller) poll() int {
 	n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), 0, 0, 0)
-	if p.count = int(n); e != 0 {
-		p.count = 0
+	if e != 0 {
+		return 0
 	}
-	return p.count
+	return int(n)
 }
 
-// peek says whether there are events, and takes none.
-func (p *poller) peek() bool {
-	var now unix.Timespec
-	n, _, e := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p.look[0])), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
-	return e == 0 && n > 0
+// wait sleeps until there is an event, for a lane without a queue.
+func (p *poller) wait() { p.await(p.watching()) }
+
+// watching is a look that takes no event, for await.
+func (p *poller) watching() func(fd uintptr) bool {
+	look := [1]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
+	return func(uintptr) bool {
+		var now unix.Timespec
+		n, _, e := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&look[0])), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
+		return e == 0 && n > 0
+	}
 }
 
-// wait sleeps until there is an event.
-func (p *poller) wait() {
-	p.arm()
-	<-p.bell.ch
-	p.armed = false
-}
+// await sleeps until there is an event, or the file is closed.
+func (p *poller) await(look func(fd uintptr) bool) { _ = p.raw.Read(look) }
 
-// arm has the bell rung at the next event.
+// arm has the helper ring at the next event.
 func (p *poller) arm() {
-	if !p.armed {
-		p.armed = true
-		p.rounds <- struct{}{}
-	}
-}
-
-// disarm takes note of a bell that was rung.
-func (p *poller) disarm() {
-	if !p.armed {
-		return
-	}
-	select {
-	case <-p.bell.ch:
-		p.armed = false
-	default:
+	if !p.armed.Swap(true) {
+		p.rounds <- struct{}{} // has room: the helper took the round before
 	}
 }
 
 // routineWatch is the helper; it runs until close.
 func (p *poller) routineWatch() {
 	defer close(p.ended)
+	look := p.watching()
 	for range p.rounds {
-		_ = p.raw.Read(p.peeked) // ends with the file too
-		p.bell.ch <- struct{}{}
+		p.await(look)
+		p.armed.Store(false) // before the lane can be awake to arm again
+		p.ring()
 	}
 }
 
@@ -156,24 +141,6 @@ func (p *poller) close() error {
 	p.waker = -1
 	return err
 }
-
-// bell is a context that ends a wait each time it is rung.
-type bell struct{ ch chan struct{} }
-
-// errRung is why a wait ended that the bell ended.
-var errRung = errors.New("the bell was rung")
-
-// Deadline is none (context.Context).
-func (bell) Deadline() (time.Time, bool) { return time.Time{}, false }
-
-// Done is readable once each time the bell is rung (context.Context).
-func (b bell) Done() <-chan struct{} { return b.ch }
-
-// Err is errRung (context.Context).
-func (bell) Err() error { return errRung }
-
-// Value is none (context.Context).
-func (bell) Value(any) any { return nil }
 
 // readv reads without blocking.
 func readv(fd int, iovs []unix.Iovec) (int, unix.Errno) { return vector(unix.SYS_READV, fd, iovs) }

@@ -357,7 +357,11 @@ func TestNewErrors(t *testing.T) {
 	if _, err := newServer(t.Context(), d, Options{}); !errors.Is(err, initiator.ErrNoQueue) {
 		t.Error(err)
 	}
-	d.queues = 1
+	d.queues, d.deaf = 1, errors.New("deaf")
+	if _, err := newServer(t.Context(), d, Options{}); !errors.Is(err, d.deaf) || !d.opened[0].closed {
+		t.Errorf("%v; the queue is closed: %v", err, d.opened[0].closed)
+	}
+	d.queues, d.deaf = 1, nil
 	s, err := newServer(t.Context(), d, Options{Queues: 9})
 	if err != nil || s.Queues() != 1 {
 		t.Errorf("%v", err)
