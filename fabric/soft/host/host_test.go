@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -116,5 +117,60 @@ func TestWaiter(t *testing.T) {
 	w.Remove(fds[0])
 	if err := w.Watch(fds[0], unix.EPOLLIN); err == nil {
 		t.Error("a removed descriptor is watched")
+	}
+}
+
+// What is kept is handled as often as it comes, and an error too; what is removed
+// is not.
+func TestWaiterKeep(t *testing.T) {
+	w, err := NewWaiter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	fds := make([]int, 2)
+	if err := unix.Pipe2(fds, unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[1])
+	got, broken := make(chan byte, 16), make(chan struct{}, 1)
+	handle := func() {
+		var b [1]byte
+		if n, _ := unix.Read(fds[0], b[:]); n == 1 {
+			got <- b[0]
+		}
+	}
+	fail := func() {
+		w.Remove(fds[1]) // else it is an event for ever
+		broken <- struct{}{}
+	}
+	if err := errors.Join(w.Keep(fds[0], unix.EPOLLIN, handle), w.Keep(fds[1], 0, fail)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(fds[1], []byte{1, 2, 3}); err != nil {
+		t.Fatal(err)
+	}
+	for want := range byte(3) {
+		select {
+		case b := <-got:
+			if b != want+1 {
+				t.Errorf("byte %d is %d", want, b)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("not handled")
+		}
+	}
+	w.Remove(fds[0])
+	if len(broken) > 0 {
+		t.Error("an error before there is one")
+	}
+	unix.Close(fds[0]) // nobody reads
+	select {
+	case <-broken:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the error is not handled")
+	}
+	if err := w.Keep(fds[0], unix.EPOLLIN, handle); err == nil {
+		t.Error("a closed descriptor is kept")
 	}
 }

@@ -8,10 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Waiter watches descriptors for owners that sleep. Each is watched for one
-// event at a time: while an owner polls, what comes costs no wake-up of
-// anybody. It is an epoll instance that the runtime's poller watches. Its
-// methods are safe for any goroutine.
+// Waiter watches descriptors: for owners that sleep, each for one event at a time
+// (Add, Watch), so that while an owner polls what comes costs no wake-up of
+// anybody, or for all their events (Keep). It is an epoll instance that the
+// runtime's poller watches, and not the descriptors in it: an error that is
+// pending on one of them is an event like any other. Its methods are safe for any
+// goroutine.
 type Waiter struct {
 	fd   int
 	file *os.File
@@ -68,17 +70,25 @@ func (w *Waiter) call(fd int32) {
 }
 
 // Add makes the waiter know fd; it is not watched yet. wake, which must not
-// block, is called when an event that was watched for is there.
-func (w *Waiter) Add(fd int, wake func()) error {
+// block, is called when an event that was watched for is there, and perhaps once
+// for an error that comes before the first Watch.
+func (w *Waiter) Add(fd int, wake func()) error { return w.add(fd, unix.EPOLLONESHOT, wake) }
+
+// Keep makes the waiter know fd and has handle called while one of those events
+// (unix.EPOLLIN, unix.EPOLLOUT) or an error is there; 0 is errors alone. handle
+// may take its time where the waiter's other descriptors can wait for it.
+func (w *Waiter) Keep(fd int, events uint32, handle func()) error { return w.add(fd, events, handle) }
+
+func (w *Waiter) add(fd int, events uint32, wake func()) error {
 	w.mu.Lock()
 	w.wake[int32(fd)] = wake
 	w.mu.Unlock()
-	ev := unix.EpollEvent{Events: unix.EPOLLONESHOT, Fd: int32(fd)}
+	ev := unix.EpollEvent{Events: events, Fd: int32(fd)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(w.fd, unix.EPOLL_CTL_ADD, fd, &ev))
 }
 
-// Watch has wake called at the next of those events (unix.EPOLLIN,
-// unix.EPOLLOUT), or at once when it is there. fd must have been added.
+// Watch has wake called at the next of those events, or at once when it is there.
+// fd must have been added.
 func (w *Waiter) Watch(fd int, events uint32) error {
 	ev := unix.EpollEvent{Events: events | unix.EPOLLONESHOT, Fd: int32(fd)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(w.fd, unix.EPOLL_CTL_MOD, fd, &ev))

@@ -15,21 +15,22 @@ import (
 
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/soft/cm"
+	"github.com/nvmf-go/nvmf/fabric/soft/host"
 	"github.com/nvmf-go/nvmf/fabric/soft/icrc"
 	"github.com/nvmf-go/nvmf/fabric/soft/psn"
 	"github.com/nvmf-go/nvmf/fabric/soft/wire"
 )
 
-// control runs the connection manager of a device: a poller's goroutine reads
+// control runs the connection manager of a device: a waiter's goroutine reads
 // QP 1's socket, a timer runs its timers, and whoever dials, accepts or
 // disconnects calls in.
 type control struct {
 	dev    *device
 	socks  pair
-	poller *poller
+	waiter *host.Waiter
 	timer  *time.Timer
 
-	rx receiver // of the poller's goroutine
+	rx receiver // of the waiter's goroutine
 
 	mu     sync.Mutex
 	m      *cm.Manager
@@ -51,9 +52,8 @@ func newControl(d *device) (*control, error) {
 	c.timer = time.AfterFunc(time.Hour, c.expire)
 	c.timer.Stop()
 	var err error
-	c.poller, err = newPoller("roce connection manager", func(int32) { c.handle() })
-	if err == nil {
-		err = errors.Join(c.poller.add(c.socks.rx, unix.EPOLLIN, 0), c.poller.add(c.socks.tx, 0, 0)) // errors are always events
+	if c.waiter, err = host.NewWaiter(); err == nil {
+		err = errors.Join(c.waiter.Keep(c.socks.rx, unix.EPOLLIN, c.handle), c.waiter.Keep(c.socks.tx, 0, c.handle))
 	}
 	if err != nil {
 		c.close()
@@ -75,8 +75,8 @@ func (c *control) close() {
 	c.closed = true
 	c.timer.Stop()
 	c.mu.Unlock()
-	if c.poller != nil {
-		c.poller.close()
+	if c.waiter != nil {
+		c.waiter.Close()
 	}
 	c.rx.close()
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/soft/core"
+	"github.com/nvmf-go/nvmf/fabric/soft/host"
 	"github.com/nvmf-go/nvmf/fabric/soft/wire"
 )
 
@@ -39,7 +40,7 @@ type device struct {
 	zone    int
 	info    fabric.DeviceInfo
 	socks   *sockets
-	waiter  *waiter
+	waiter  *host.Waiter
 	control *control
 	engines [maxEngines + 1]atomic.Pointer[engine]
 	gone    chan struct{} // closed when the address is free again
@@ -66,7 +67,7 @@ func openDevice(p *Provider, i iface) (*device, error) {
 	if d.socks, err = openSockets(d.addr, d.zone, &p.opts); err != nil {
 		return nil, d.opError("open", err)
 	}
-	if d.waiter, err = newWaiter(d); err == nil {
+	if d.waiter, err = host.NewWaiter(); err == nil {
 		d.control, err = newControl(d)
 	}
 	if err != nil {
@@ -109,7 +110,7 @@ func (d *device) shut() {
 		d.control.close()
 	}
 	if d.waiter != nil {
-		d.waiter.close()
+		d.waiter.Close()
 	}
 	d.socks.close()
 }
@@ -160,7 +161,6 @@ func (d *device) engineFor(send, recv *completionQueue) (*engine, error) {
 		if e, err = newEngine(d); err != nil {
 			return nil, err
 		}
-		e.cqs.Store(new([]*completionQueue))
 		d.engines[e.index].Store(e)
 	}
 	d.join(e, send)

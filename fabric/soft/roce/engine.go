@@ -1,11 +1,14 @@
 package roce
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/soft/core"
@@ -97,13 +100,19 @@ func newEngine(d *device) (*engine, error) {
 	e.tx.batch.init(d.Limits().MaxSGE)
 	e.timer = time.AfterFunc(time.Hour, e.wake)
 	e.timer.Stop()
+	e.cqs.Store(new([]*completionQueue))
+	if err := errors.Join(d.waiter.Add(p.rx, e.wake), d.waiter.Add(p.tx, e.wake)); err != nil {
+		e.close()
+		return nil, err
+	}
 	return e, nil
 }
 
 // close gives the sockets back. Nobody polls any more.
 func (e *engine) close() {
 	e.timer.Stop()
-	e.dev.waiter.forget(e)
+	e.dev.waiter.Remove(e.rx.fd)
+	e.dev.waiter.Remove(e.tx.fd)
 	e.bed.Leave(e.rx.fd)
 	if e.headers {
 		e.tellHeaders(0)
@@ -411,7 +420,14 @@ func (e *engine) sleep(w *fabric.Waker) {
 		w.Within(-1)
 		return
 	}
-	e.dev.waiter.watch(e)
+	e.watch(e.rx.fd, unix.EPOLLIN)
+}
+
+// watch has the waiter wake the owner at the next event of a socket.
+func (e *engine) watch(fd int, event uint32) {
+	if e.dev.waiter.Watch(fd, event) != nil {
+		e.wake() // better awake than asleep for good
+	}
 }
 
 // rise notes that the owner's sleep has ended, if it slept in bed: nobody told
@@ -442,6 +458,6 @@ func (e *engine) rest(now time.Duration) {
 		}
 	}
 	if e.tx.blocked() {
-		e.dev.waiter.watchRoom(e)
+		e.watch(e.tx.fd, unix.EPOLLOUT)
 	}
 }

@@ -16,7 +16,7 @@
 //
 //	goroutines  of the provider: one follows the interfaces (routineWatch)
 //	            of each device: one reads the connection manager's socket, one
-//	            wakes owners that sleep (both routinePoll)
+//	            wakes owners that sleep (in host.Waiter)
 //	            on the data path: none
 package roce
 
