@@ -172,6 +172,11 @@ func (ev *cmEvent) err() error {
 	return nil
 }
 
+// retry says whether the failure is that of one attempt (conn.resolveAddr).
+func (ev *cmEvent) retry() bool {
+	return ev.kind == C.RDMA_CM_EVENT_ADDR_ERROR && -ev.status == int(syscall.ETIMEDOUT)
+}
+
 func orEIO(status int) int {
 	if status == 0 {
 		return int(syscall.EIO)

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -63,7 +64,7 @@ func (c *conn) handleCM(ev cmEvent) {
 	case C.RDMA_CM_EVENT_DEVICE_REMOVAL:
 		c.d.removed(fabric.EventDeviceRemoved)
 	}
-	if err := ev.err(); err != nil {
+	if err := ev.err(); err != nil && !ev.retry() {
 		c.leave(err)
 		return
 	}
@@ -73,16 +74,16 @@ func (c *conn) handleCM(ev cmEvent) {
 	}
 }
 
-// await waits for the answer of that kind; anything else in between is a
+// await waits for an answer of those kinds; anything else in between is a
 // duplicate. An answer counts even when the end came right behind it.
-func (c *conn) await(ctx context.Context, kind int) (cmEvent, error) {
+func (c *conn) await(ctx context.Context, kinds ...int) (cmEvent, error) {
 	for {
 		if ctx.Err() != nil {
 			return cmEvent{}, ctxError(ctx)
 		}
 		select {
 		case ev := <-c.steps:
-			if ev.kind == kind {
+			if slices.Contains(kinds, ev.kind) {
 				return ev, nil
 			}
 		case <-c.done:

@@ -25,8 +25,14 @@ const (
 	maxRejectPrivate       = 148
 )
 
-// resolveTimeout bounds each resolution when the context has no deadline.
+// resolveTimeout bounds the resolutions when the context has no deadline.
 const resolveTimeout = 10 * time.Second
+
+// The waits of the attempts at an address double from the first to the last.
+const (
+	firstAttempt = 100 * time.Millisecond
+	lastAttempt  = 3 * time.Second
+)
 
 func (d *device) Dial(ctx context.Context, local, remote netip.AddrPort, cfg fabric.ConnConfig) (fabric.Conn, error) {
 	c, err := d.dial(ctx, local, remote, cfg)
@@ -88,30 +94,47 @@ func (c *conn) resolve(ctx context.Context, local, remote netip.AddrPort) error 
 		}
 		psrc = unsafe.Pointer(&src)
 	}
-	ms := resolveMillis(ctx)
-	if e := C.vb_cm_resolve_addr(c.id.id, psrc, unsafe.Pointer(&dst), ms); e != 0 {
-		return fmt.Errorf("resolve the address: %w", errno(int(e)))
-	}
-	if _, err := c.await(ctx, C.RDMA_CM_EVENT_ADDR_RESOLVED); err != nil {
+	end := resolveEnd(ctx)
+	if err := c.resolveAddr(ctx, psrc, unsafe.Pointer(&dst), end); err != nil {
 		return err
 	}
 	if other := c.id.id.verbs; other != c.d.ctx {
 		return fmt.Errorf("%w: %v is reached through %s", fabric.ErrUnreachable, remote.Addr(), C.GoString(&other.device.name[0]))
 	}
-	if e := C.vb_cm_resolve_route(c.id.id, ms); e != 0 {
+	if e := C.vb_cm_resolve_route(c.id.id, millis(time.Until(end))); e != 0 {
 		return fmt.Errorf("resolve the route: %w", errno(int(e)))
 	}
 	_, err = c.await(ctx, C.RDMA_CM_EVENT_ROUTE_RESOLVED)
 	return err
 }
 
-func resolveMillis(ctx context.Context) C.int {
-	left := resolveTimeout
-	if t, ok := ctx.Deadline(); ok {
-		left = time.Until(t)
+// resolveAddr has the kernel find the peer's link address, in attempts. The kernel
+// asks the neighbor first and lists who waits for the answer then: an answer that
+// was faster, as over a veth pair, is noticed at the end of the attempt.
+func (c *conn) resolveAddr(ctx context.Context, src, dst unsafe.Pointer, end time.Time) error {
+	for wait := firstAttempt; ; wait = min(2*wait, lastAttempt) {
+		if e := C.vb_cm_resolve_addr(c.id.id, src, dst, millis(min(wait, time.Until(end)))); e != 0 {
+			return fmt.Errorf("resolve the address: %w", errno(int(e)))
+		}
+		ev, err := c.await(ctx, C.RDMA_CM_EVENT_ADDR_RESOLVED, C.RDMA_CM_EVENT_ADDR_ERROR)
+		if err != nil || ev.kind == C.RDMA_CM_EVENT_ADDR_RESOLVED {
+			return err
+		}
+		if time.Until(end) <= 0 {
+			return ev.err()
+		}
 	}
-	return C.int(min(max(left.Milliseconds(), 1), 1<<30))
 }
+
+// resolveEnd is when a resolution has to be done.
+func resolveEnd(ctx context.Context) time.Time {
+	if t, ok := ctx.Deadline(); ok {
+		return t
+	}
+	return time.Now().Add(resolveTimeout)
+}
+
+func millis(d time.Duration) C.int { return C.int(min(max(d.Milliseconds(), 1), 1<<30)) }
 
 // connect sends the request. librdmacm brings the QP to RTS when the reply is
 // there, then says established.
