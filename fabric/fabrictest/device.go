@@ -56,9 +56,10 @@ func (d *Device) Stats() Stats {
 	}
 }
 
-// FailPost makes the nth WR (1 is the next) posted to a send or receive queue
-// of the device fail with err, which the caller gets in a *fabric.OpError. The
-// ones behind it work again.
+// FailPost makes the nth WR (1 is the next) posted to a send or receive queue of
+// the device, of any service, fail with err, which the caller gets in a
+// *fabric.OpError. The ones behind it work again. What is posted to a shared
+// receive queue does not count.
 func (d *Device) FailPost(n int, err error) {
 	f := &postFault{err: err}
 	f.left.Store(int64(n))
@@ -80,6 +81,15 @@ func (d *Device) failsIn(n int) (int, error) {
 		return int(ok), f.err
 	}
 	return n, nil
+}
+
+// postError is the outcome of a post: fault is of the WR that was to fail, nil for
+// none, err of those before it.
+func (d *device) postError(op string, qpn uint32, err, fault error) error {
+	if err != nil || fault == nil {
+		return err
+	}
+	return &fabric.OpError{Op: op, Device: d.Name(), QPN: qpn, Err: fault}
 }
 
 // Emit makes the device send an asynchronous event.

@@ -1,5 +1,5 @@
 // Package fabrictest has the in-memory twin of an RDMA network and the suite
-// that every provider of package fabric passes ([Conformance]).
+// that every provider of package fabric passes ([Conformance], and [Scale]).
 //
 // # The in-memory network
 //

@@ -3,8 +3,10 @@ package fabrictest
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -241,30 +243,83 @@ func TestExecutedOnce(t *testing.T) {
 	})
 }
 
+// A post fails where it was asked to, of whichever service the QP is.
 func TestFailPost(t *testing.T) {
+	mine := errors.New("mine")
+	wr := fabric.SendWR{ID: sendID, Op: fabric.OpSend, Flags: fabric.FlagSignaled}
+	connected := func(ch *channel) (a, b *side, post func(n int) (int, error)) {
+		return ch.a, ch.b, func(n int) (int, error) { return ch.a.qp.PostSend(slices.Repeat([]fabric.SendWR{wr}, n), nil) }
+	}
+	for name, open := range map[string]func(r *rig) (a, b *side, post func(n int) (int, error)){
+		"RC": func(r *rig) (a, b *side, post func(n int) (int, error)) { return connected(r.connect()) },
+		"UC": func(r *rig) (a, b *side, post func(n int) (int, error)) { return connected(r.unreliable()) },
+		"UD": func(r *rig) (_, _ *side, post func(n int) (int, error)) {
+			a, b := r.datagrams(r.a, suiteQKey), r.datagrams(r.b, suiteQKey)
+			wr := a.to(b, r.a.handle(r.b.addr))
+			wr.Flags = fabric.FlagSignaled
+			return a.side, b.side, func(n int) (int, error) {
+				return a.qp.PostDatagrams(slices.Repeat([]fabric.DatagramWR{wr}, n), nil)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Options{}, nil, func(r *rig) {
+				a, b, post := open(r)
+				b.recv(0, 8, 0, 64)
+				r.hwA().FailPost(3, mine)
+				if n, err := post(1); n != 1 || err != nil {
+					t.Errorf("first: %d, %v", n, err)
+				}
+				var op *fabric.OpError
+				if n, err := post(3); n != 1 || !errors.Is(err, mine) || !errors.As(err, &op) || op.QPN != a.qp.Num() {
+					t.Errorf("second to fourth: %d, %v", n, err)
+				}
+				if n, err := post(2); n != 2 || err != nil {
+					t.Errorf("behind: %d, %v", n, err)
+				}
+				r.hwA().FailPost(1, mine)
+				if n, err := a.qp.PostRecv([]fabric.RecvWR{{}}, nil); n != 0 || !errors.Is(err, mine) {
+					t.Errorf("receive: %d, %v", n, err)
+				}
+				checkIDs(r.suite, "sends", a.take(4), fabric.StatusSuccess, sendID, sendID, sendID, sendID)
+				b.take(4)
+			})
+		})
+	}
+}
+
+// Atomics and binds are posts too.
+func TestFailPostOthers(t *testing.T) {
 	inBubble(t, Options{}, nil, func(r *rig) {
-		ch := r.connect()
-		ch.b.recv(0, 8, 0, 64)
 		mine := errors.New("mine")
-		wr := fabric.SendWR{ID: sendID, Op: fabric.OpSend, Flags: fabric.FlagSignaled}
-		r.hwA().FailPost(3, mine)
-		if n, err := ch.a.qp.PostSend([]fabric.SendWR{wr}, nil); n != 1 || err != nil {
-			t.Errorf("first: %d, %v", n, err)
+		ch, at := r.atomics()
+		r.hwA().FailPost(2, mine)
+		wr := fabric.AtomicWR{ID: sendID, Op: fabric.OpFetchAdd, RemoteAddr: ch.b.mem.Addr(), RKey: ch.b.mr.RKey(), Flags: fabric.FlagSignaled}
+		if n, err := at.PostAtomic([]fabric.AtomicWR{wr, wr}, []fabric.SGE{ch.a.sge(0, 8)}); n != 1 || !errors.Is(err, mine) {
+			t.Errorf("atomics: %d, %v", n, err)
 		}
-		var op *fabric.OpError
-		if n, err := ch.a.qp.PostSend([]fabric.SendWR{wr, wr, wr}, nil); n != 1 || !errors.Is(err, mine) || !errors.As(err, &op) || op.QPN != ch.a.qp.Num() {
-			t.Errorf("second to fourth: %d, %v", n, err)
+		ch.a.ok(fabric.Completion{ID: sendID, Op: fabric.OpFetchAdd, ByteLen: 8})
+		w := r.window(ch)
+		r.hwB().FailPost(1, mine)
+		if _, err := w.bind.PostBind(w.w, ch.b.mr, 0, 64, fabric.AccessRemoteWrite, sendID, 0); !errors.Is(err, mine) {
+			t.Errorf("bind: %v", err)
 		}
-		if n, err := ch.a.qp.PostSend([]fabric.SendWR{wr, wr}, nil); n != 2 || err != nil {
-			t.Errorf("behind: %d, %v", n, err)
-		}
-		r.hwA().FailPost(1, mine)
-		if n, err := ch.a.qp.PostRecv([]fabric.RecvWR{{}}, nil); n != 0 || !errors.Is(err, mine) {
-			t.Errorf("receive: %d, %v", n, err)
-		}
-		checkIDs(r.suite, "sends", ch.a.take(4), fabric.StatusSuccess, sendID, sendID, sendID, sendID)
-		ch.b.take(4)
+		w.to(0, 64, fabric.AccessRemoteWrite)
 	})
+}
+
+// Faults that make no sense are mistakes.
+func TestFaultsChecked(t *testing.T) {
+	for _, f := range []Faults{{Drop: -0.1}, {Drop: 1.1}, {DropAck: 2}, {Duplicate: math.NaN()}, {Delay: -1}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%+v is taken", f)
+				}
+			}()
+			NewNetwork(Options{}).SetFaults(addr1, addr2, f)
+		}()
+	}
 }
 
 // A device that offers SEND with invalidate and cannot: the WR fails, and the

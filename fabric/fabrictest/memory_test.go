@@ -54,6 +54,10 @@ func TestConformance(t *testing.T) {
 	Conformance(t, openWith(Options{}, Faults{}, nil), Config{Cycles: 2000, Connections: 500})
 }
 
+func TestManyQPs(t *testing.T) {
+	Scale(t, openWith(Options{}, Faults{}, nil), ScaleConfig{Connections: 2000, HeapPerQP: 4 << 10})
+}
+
 // The transport recovers from loss and repetition.
 func TestConformanceLossy(t *testing.T) {
 	faults := Faults{Drop: 0.02, DropAck: 0.02, Duplicate: 0.02}

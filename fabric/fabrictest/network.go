@@ -52,16 +52,19 @@ func pairOf(a, b netip.Addr) addrPair {
 }
 
 // Faults is what happens to messages between two addresses, in both directions.
-// The transport recovers from them until its retries are used up. Of the
-// unreliable services, which do not recover, Cut and Drop count: each packet is
-// lost or not.
+// The transport recovers from them until its retries are used up.
+//
+// The unreliable services do not recover. To each of their packets, not messages,
+// happen Cut, Drop and Delay; what was delayed arrives in the order it was sent.
+// DropAck and Duplicate do nothing to them, which have no answers and send nothing
+// again: a link is of all services.
 type Faults struct {
 	// Cut stops everything, silently.
 	Cut bool
 	// Drop and DropAck are the shares (0 to 1) of requests that are lost
 	// before they were executed, and of answers that are lost after it.
 	Drop, DropAck float64
-	// Duplicate is the share of requests that arrive twice.
+	// Duplicate is the share (0 to 1) of requests that arrive twice.
 	Duplicate float64
 	// Delay is added to each message.
 	Delay time.Duration
@@ -125,9 +128,26 @@ func (n *Network) NewProvider(devices ...DeviceOptions) *Provider {
 	return p
 }
 
+// check is what makes no sense about the faults, or nil.
+func (f *Faults) check() error {
+	for _, share := range []float64{f.Drop, f.DropAck, f.Duplicate} {
+		if !(share >= 0 && share <= 1) { // nor NaN
+			return fmt.Errorf("a share of %v: expected 0 to 1", share)
+		}
+	}
+	if f.Delay < 0 {
+		return fmt.Errorf("a delay of %v: expected 0 or more", f.Delay)
+	}
+	return nil
+}
+
 // SetFaults puts f between two addresses; the zero Faults is a perfect link.
-// It works on connections that exist too.
+// It works on connections that exist too, but not on what is on its way. It panics
+// when f makes no sense: that is a mistake of the test.
 func (n *Network) SetFaults(a, b netip.Addr, f Faults) {
+	if err := f.check(); err != nil {
+		panic(fmt.Sprintf("fabrictest: %v", err))
+	}
 	for _, l := range n.setFaults(pairOf(a, b), f) {
 		l.wake() // calls into users: without mu
 	}

@@ -86,27 +86,25 @@ func (q *queuePair) CQError(err error) { q.conn.end(err, true) }
 
 // PostSend posts sends.
 func (q *queuePair) PostSend(wrs []fabric.SendWR, sges []fabric.SGE) (int, error) {
-	limit, fault := len(wrs), error(nil)
-	if q.dev.hw.postFault.Load() != nil {
-		limit, fault = q.dev.hw.failsIn(len(wrs))
-	}
+	limit, fault := q.dev.hw.failsIn(len(wrs))
 	n, err := q.EnqueueSend(wrs[:limit], sges)
 	q.posted()
-	if err == nil && fault != nil {
-		err = &fabric.OpError{Op: "post send", Device: q.dev.Name(), QPN: q.Num(), Err: fault}
-	}
-	return n, err
+	return n, q.dev.postError("post send", q.Num(), err, fault)
 }
 
 // PostAtomic posts atomics.
 func (q *queuePair) PostAtomic(wrs []fabric.AtomicWR, sges []fabric.SGE) (int, error) {
-	n, err := q.EnqueueAtomic(wrs, sges)
+	limit, fault := q.dev.hw.failsIn(len(wrs))
+	n, err := q.EnqueueAtomic(wrs[:limit], sges)
 	q.posted()
-	return n, err
+	return n, q.dev.postError("post atomic", q.Num(), err, fault)
 }
 
 // PostBind posts a bind.
 func (q *queuePair) PostBind(w fabric.MemoryWindow, mr fabric.MemoryRegion, off, n int, a fabric.Access, id uint64, f fabric.SendFlags) (uint32, error) {
+	if _, fault := q.dev.hw.failsIn(1); fault != nil {
+		return 0, q.dev.postError("post bind", q.Num(), nil, fault)
+	}
 	key, err := q.EnqueueBind(w, mr, off, n, a, id, f)
 	q.posted()
 	return key, err
@@ -114,18 +112,12 @@ func (q *queuePair) PostBind(w fabric.MemoryWindow, mr fabric.MemoryRegion, off,
 
 // PostRecv posts receives.
 func (q *queuePair) PostRecv(wrs []fabric.RecvWR, sges []fabric.SGE) (int, error) {
-	limit, fault := len(wrs), error(nil)
-	if q.dev.hw.postFault.Load() != nil {
-		limit, fault = q.dev.hw.failsIn(len(wrs))
-	}
+	limit, fault := q.dev.hw.failsIn(len(wrs))
 	n, err := q.QP.PostRecv(wrs[:limit], sges)
 	if n > 0 && q.State() == fabric.QPError {
 		q.schedule()
 	}
-	if err == nil && fault != nil {
-		err = &fabric.OpError{Op: "post receive", Device: q.dev.Name(), QPN: q.Num(), Err: fault}
-	}
-	return n, err
+	return n, q.dev.postError("post receive", q.Num(), err, fault)
 }
 
 // posted starts on what is new in the send queue.

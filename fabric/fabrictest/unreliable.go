@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/soft/core"
@@ -29,7 +30,8 @@ type frame struct {
 	from *Device
 	src  netip.Addr
 	dst  netip.Addr
-	b    []byte // BTH to ICRC
+	due  time.Time // when it arrives
+	b    []byte    // BTH to ICRC
 }
 
 // unreliable is a QP of such a service.
@@ -47,11 +49,14 @@ type loose struct {
 	qp                 *core.QP
 	self               unreliable
 	sendNode, recvNode node
-	pkt                rc.Packet // owner
 	closing            atomic.Bool
 
-	mu sync.Mutex
-	in []frame
+	pkt     rc.Packet // owner
+	arrived []frame   // owner
+
+	mu    sync.Mutex
+	in    []frame
+	alarm *time.Timer // for the first of in
 }
 
 // looseKey names a QP on the network.
@@ -90,14 +95,11 @@ func (l *loose) run() {
 	if l.qp.Closed() {
 		return
 	}
-	l.mu.Lock()
-	in := l.in
-	l.in = nil
-	l.mu.Unlock()
-	for i := range in {
+	l.collect()
+	for i := range l.arrived {
 		var p wire.Packet
-		if p.Parse(in[i].b) == nil {
-			l.self.take(&in[i], &p)
+		if p.Parse(l.arrived[i].b) == nil {
+			l.self.take(&l.arrived[i], &p)
 		}
 	}
 	for to, ok := l.self.next(&l.pkt); ok; to, ok = l.self.next(&l.pkt) {
@@ -108,15 +110,36 @@ func (l *loose) run() {
 	}
 }
 
+// collect takes the packets that have arrived, and has the QP run again when the
+// next one does.
+func (l *loose) collect() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for now := time.Now(); n < len(l.in) && !now.Before(l.in[n].due); n++ {
+	}
+	l.arrived = append(l.arrived[:0], l.in[:n]...)
+	l.in = slices.Delete(l.in, 0, n)
+	if len(l.in) > 0 && !l.closing.Load() {
+		l.alarm = rearm(l.alarm, time.Until(l.in[0].due), l.schedule)
+	}
+}
+
 // launch puts the packet on its way, unless the link loses it.
 func (l *loose) launch(to netip.Addr) {
 	b := slices.Concat(append([][]byte{l.pkt.Header}, l.pkt.Data...)...)
 	b = append(b, make([]byte, wire.PadLen(l.pkt.Size)+wire.ICRCLen)...)
 	f := frame{from: l.dev.hw, src: l.dev.hw.sourceFor(to), dst: to, b: b}
-	if hw := l.dev.net.deviceAt(to); hw != nil && !hw.removed.Load() && !l.dev.net.loses(f.src, to) {
-		if peer := l.dev.net.looseAt(looseKey{hw, wire.BTH(b).DestQP()}); peer != nil {
-			peer.arrive(f)
+	hw := l.dev.net.deviceAt(to)
+	if hw == nil || hw.removed.Load() {
+		return
+	}
+	delay, lost := l.dev.net.loses(f.src, to)
+	if peer := l.dev.net.looseAt(looseKey{hw, wire.BTH(b).DestQP()}); peer != nil && !lost {
+		if delay > 0 {
+			f.due = time.Now().Add(delay)
 		}
+		peer.arrive(f)
 	}
 }
 
@@ -146,6 +169,11 @@ func (l *loose) Close() error {
 		return nil
 	}
 	l.dev.net.setLoose(looseKey{l.dev.hw, l.qp.Num()}, nil)
+	l.mu.Lock()
+	if l.alarm != nil {
+		l.alarm.Stop()
+	}
+	l.mu.Unlock()
 	l.qp.States().Set(fabric.QPError)
 	l.qp.Destroy()
 	return nil
@@ -153,11 +181,12 @@ func (l *loose) Close() error {
 
 // PostRecv posts receives.
 func (l *loose) PostRecv(wrs []fabric.RecvWR, sges []fabric.SGE) (int, error) {
-	n, err := l.qp.PostRecv(wrs, sges)
+	limit, fault := l.dev.hw.failsIn(len(wrs))
+	n, err := l.qp.PostRecv(wrs[:limit], sges)
 	if n > 0 && l.qp.State() == fabric.QPError {
 		l.schedule()
 	}
-	return n, err
+	return n, l.dev.postError("post receive", l.qp.Num(), err, fault)
 }
 
 // setLoose makes a QP known to the network, or with nil forgets it.
@@ -187,12 +216,16 @@ func (n *Network) looseOf(d *Device) (list []*loose) {
 	return list
 }
 
-// loses says whether a packet of an unreliable service is lost on its way.
-func (n *Network) loses(a, b netip.Addr) bool {
+// loses says how long a packet of an unreliable service is on its way, and whether
+// it is lost.
+func (n *Network) loses(a, b netip.Addr) (delay time.Duration, lost bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f := n.faults[pairOf(a, b)]
-	return f != nil && (f.Cut || f.Drop > 0 && n.rng.Float64() < f.Drop)
+	if f == nil {
+		return 0, false
+	}
+	return f.Delay, f.Cut || f.Drop > 0 && n.rng.Float64() < f.Drop
 }
 
 // reaches is why packets for an address have no way from the device, or nil.
@@ -247,11 +280,12 @@ func (q *unreliableQP) Connect(p fabric.UnreliablePeer) error {
 
 // PostSend posts sends; they leave in the next Poll.
 func (q *unreliableQP) PostSend(wrs []fabric.SendWR, sges []fabric.SGE) (int, error) {
-	n, err := q.EnqueueUnreliable(wrs, sges)
+	limit, fault := q.dev.hw.failsIn(len(wrs))
+	n, err := q.EnqueueUnreliable(wrs[:limit], sges)
 	if n > 0 {
 		q.schedule()
 	}
-	return n, err
+	return n, q.dev.postError("post send", q.Num(), err, fault)
 }
 
 func (q *unreliableQP) take(f *frame, p *wire.Packet) {
@@ -310,11 +344,12 @@ func (d *device) NewAddressHandle(to netip.Addr, trafficClass uint8) (fabric.Add
 
 // PostDatagrams posts sends; they leave in the next Poll.
 func (q *datagramQP) PostDatagrams(wrs []fabric.DatagramWR, sges []fabric.SGE) (int, error) {
-	n, err := q.Enqueue(wrs, sges)
+	limit, fault := q.dev.hw.failsIn(len(wrs))
+	n, err := q.Enqueue(wrs[:limit], sges)
 	if n > 0 {
 		q.schedule()
 	}
-	return n, err
+	return n, q.dev.postError("post send", q.Num(), err, fault)
 }
 
 func (q *datagramQP) take(f *frame, p *wire.Packet) {

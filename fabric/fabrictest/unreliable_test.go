@@ -77,3 +77,58 @@ func TestUnreliableBacklog(t *testing.T) {
 		t.Errorf("%d packets were kept, want %d", n, maxFrames)
 	}
 }
+
+// What is delayed arrives later, in the order it was sent, and nothing of it is
+// repeated or waits for an answer.
+func TestUnreliableDelay(t *testing.T) {
+	const delay = 3 * time.Millisecond
+	inBubble(t, Options{}, nil, func(r *rig) {
+		r.n.SetFaults(addr1, addr2, Faults{Delay: delay, Duplicate: 1, DropAck: 1})
+		ch := r.unreliable()
+		a, b := r.datagrams(r.a, suiteQKey), r.datagrams(r.b, suiteQKey)
+		wr := a.to(b, r.a.handle(r.b.addr))
+		ch.b.recv(0, 9, 0, 64)
+		b.recv(0, 9, 4096, 64)
+		start := time.Now()
+		for i := range 8 {
+			ch.a.sends(fabric.SendWR{ID: sendID, Op: fabric.OpSend}, ch.a.sge(0, i))()
+			a.sendsTo(wr, a.sge(0, i))()
+			if i == 3 {
+				r.n.Heal(addr1, addr2) // and those behind do not pass by
+			}
+		}
+		if d := time.Since(start); d >= delay {
+			t.Errorf("a send completes after %v", d)
+		}
+		for i := range 8 {
+			for _, c := range []struct {
+				sd   *side
+				want uint32
+			}{{ch.b, uint32(i)}, {b.side, uint32(fabric.GRHLen + i)}} {
+				if got := c.sd.take(1)[0]; got.ByteLen != c.want || got.Status != fabric.StatusSuccess {
+					t.Errorf("message %d: %+v", i, got)
+				}
+			}
+			if d := time.Since(start); d < delay {
+				t.Fatalf("message %d after %v", i, d)
+			}
+		}
+		r.pause()
+		ch.b.none("behind the last")
+		b.none("behind the last")
+	})
+}
+
+// A QP that is closed with packets on their way to it is not run for them.
+func TestUnreliableDelayClose(t *testing.T) {
+	inBubble(t, Options{}, nil, func(r *rig) {
+		r.n.SetFaults(addr1, addr2, Faults{Delay: time.Minute})
+		r.scoped(func() {
+			ch := r.unreliable()
+			ch.a.sends(fabric.SendWR{ID: sendID, Op: fabric.OpSend}, ch.a.sge(0, 8))()
+			r.pause()
+		})
+		time.Sleep(time.Hour)
+		r.pause()
+	})
+}

@@ -244,7 +244,8 @@ func TestSmokeFailures(t *testing.T) {
 		}
 	}
 	want := []string{"listen, dial, accept: two queue pairs", "SEND", "SEND inline", "SEND with immediate", "RDMA WRITE",
-		"RDMA WRITE with immediate", "RDMA READ", "memory window: bind, WRITE through it", "SEND with invalidate of the window"}
+		"RDMA WRITE with immediate", "RDMA READ", "atomic FETCH AND ADD", "atomic COMPARE AND SWAP",
+		"memory window: bind, WRITE through it", "SEND with invalidate of the window"}
 	if d := cmp.Diff(want, steps); d != "" {
 		t.Error(d)
 	}
