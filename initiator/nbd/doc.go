@@ -17,7 +17,8 @@
 // replies, payload straight out of that memory. Nothing is locked, allocated or
 // handed to another goroutine for a request; what is copied is at most the
 // payload that arrived in one read with the header before it, 420 bytes. A lane
-// without anything to do sleeps.
+// without anything to do sleeps, over a software RNIC in the kernel, where its
+// thread waits for the sockets of its clients and of the RNIC at once.
 //
 // # Bounds
 //
