@@ -124,6 +124,9 @@ func (g *Group) register(q backend.Queue) {
 // detach ends the attachment to n: idle gets the backend queue once nothing
 // is in flight or on loan, or nil when there is none. idle must not block.
 func (g *Group) detach(n *Namespace, idle func(backend.Queue)) {
+	if g.cfg.Removed != nil {
+		g.cfg.Removed(n.slot + 1)
+	}
 	g.foldNamespace(n)
 	if n.slot >= len(g.atts) || g.atts[n.slot] == nil || g.atts[n.slot].ns != n {
 		idle(nil)

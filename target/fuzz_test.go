@@ -83,7 +83,7 @@ func FuzzCommands(f *testing.F) {
 
 func checkTransfer(t *testing.T, q *fakeRequest) {
 	x := q.transfer
-	if uint64(x.Length) > q.SGLLength || x.Length > testCaps().MaxTransfer || x.Scratch > scanChunk {
+	if uint64(x.Length) > q.SGLLength || x.Length > testCaps().MaxTransfer || x.Scratch > MaxScratch {
 		t.Errorf("transfer %+v of an SGL of %d bytes: % x", x, q.SGLLength, q.sqe)
 	}
 	if (x.Dir == NoData) != (x.Length == 0) {

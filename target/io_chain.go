@@ -10,9 +10,10 @@ import (
 // Commands that take several backend operations run them one after another:
 // r.core.at is how far they are.
 
-// scanChunk is the most bytes that Compare and Verify read at a time, and the
-// working memory they ask for.
-const scanChunk = 128 << 10
+// MaxScratch is the most bytes that Compare and Verify read at a time, and the
+// working memory they ask for (Transfer.Scratch), which is no more than the
+// command's blocks.
+const MaxScratch = 128 << 10
 
 func prepareCompare(q *Queue, r *Request) (Transfer, nvme.Status) {
 	_, st := q.blocks(r, backend.Read)
@@ -22,7 +23,7 @@ func prepareCompare(q *Queue, r *Request) (Transfer, nvme.Status) {
 	if !st.OK() {
 		return Transfer{}, st
 	}
-	return Transfer{Dir: HostToController, Length: uint32(r.core.size), Scratch: uint32(min(r.core.size, scanChunk))}, nvme.Success
+	return Transfer{Dir: HostToController, Length: uint32(r.core.size), Scratch: uint32(min(r.core.size, MaxScratch))}, nvme.Success
 }
 
 func prepareVerify(q *Queue, r *Request) (Transfer, nvme.Status) {
@@ -33,7 +34,7 @@ func prepareVerify(q *Queue, r *Request) (Transfer, nvme.Status) {
 	if !st.OK() {
 		return Transfer{}, st
 	}
-	return Transfer{Scratch: uint32(min(r.core.size, scanChunk))}, nvme.Success
+	return Transfer{Scratch: uint32(min(r.core.size, MaxScratch))}, nvme.Success
 }
 
 // executeScan reads the range chunk by chunk into the working memory.
@@ -44,7 +45,7 @@ func executeScan(q *Queue, r *Request) {
 		return
 	}
 	r.core.op.Bufs = r.Scratch
-	r.core.op.Length = min(r.core.size, scanChunk)
+	r.core.op.Length = min(r.core.size, MaxScratch)
 	q.group.enqueue(a, r)
 }
 

@@ -110,7 +110,9 @@ type Config struct {
 
 	// Buffers is the memory for data that is not in capsules, in bytes, of all
 	// poll groups together; default 64 MiB. A group has at least two buffers of
-	// MaxTransfer, whatever that makes of the sum. Commands wait for buffers.
+	// MaxTransfer, whatever that makes of the sum, and beside them a reserve of
+	// two of the largest commands, as far as half of MemoryLimit has room for it.
+	// Commands wait for buffers; one namespace never gets hold of all.
 	Buffers int64
 	// MemoryLimit bounds all memory that is registered with devices, in bytes;
 	// default 1 GiB. Connections beyond it are refused with No Resources.
@@ -223,6 +225,16 @@ func (c *Config) validate() error {
 func (c *Config) dataPool() int {
 	n := max(c.Buffers/int64(c.PollGroups), 2*int64(c.MaxTransfer))
 	return int(n) / c.MaxTransfer * c.MaxTransfer
+}
+
+// reserve is the size of what a group has beside dataPool so that namespaces
+// which hang leave room for others: two of the largest commands, or what there
+// is room for in half of MemoryLimit.
+func (c *Config) reserve() int {
+	grain := grainSize(c.MaxTransfer)
+	largest := roundUp(c.MaxTransfer, grain) + roundUp(min(c.MaxTransfer, target.MaxScratch), grain)
+	room := int(c.MemoryLimit/2)/c.PollGroups - c.dataPool() - c.adminPool()
+	return max(min(2*largest, room), 0) / grain * grain
 }
 
 // adminPool is the size of a group's buffers for commands that no I/O may

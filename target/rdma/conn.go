@@ -76,6 +76,7 @@ type conn struct {
 	unsignaled  int          // responses since the last that is signaled
 	progress    uint64       // completions of the send queue
 	seen        uint64       // progress when group.stall was armed
+	moving      bool         // READs or responses were in flight then
 	dirty       bool         // in group.dirty
 	settling    bool         // in group.settling
 	attached    bool         // the group has it; from now on it ends there

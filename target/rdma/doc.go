@@ -16,7 +16,7 @@
 //
 //	poll     completions of the CQs: capsules, READs, responses
 //	messages new connections, ends, statistics, the core's own
-//	serve    requests that wait for buffers, in order
+//	serve    requests that wait for buffers, namespaces in turns
 //	core     Submit, then Poll
 //	post     for each connection with something: one PostRecv, one PostSend
 //
@@ -43,8 +43,9 @@
 //
 // Data moves between the host and registered pages of the group's pools, or
 // lies in the capsule. A request that finds no buffers waits, first come first
-// served; admin queues and Connect have a pool of their own, so that no backend
-// can starve them. A read may be answered from memory of the backend instead
+// served among those of its namespace; share says how namespaces share them, so
+// that one whose backend hangs leaves room for others. Admin queues and Connect
+// have a pool of their own, so that no backend can starve them. A read may be answered from memory of the backend instead
 // (lent.go): the WRITEs name its pages, and the slot gives them back when it
 // goes home. All other registered memory is counted against
 // Config.MemoryLimit; a connection beyond it is rejected.

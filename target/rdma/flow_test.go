@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-go/nvmf/backend/null"
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 	"github.com/nvmf-go/nvmf/nvme"
+	"github.com/nvmf-go/nvmf/target"
 	"github.com/nvmf-go/nvmf/target/rdma/rdmatest"
 )
 
@@ -299,10 +301,10 @@ func TestStuckBackend(t *testing.T) {
 		q.IO(cmd, nvme.CmdWrite, uint16(i), extraNS, 0, 64, 0, 256<<10)
 		e.must(q.SendCommand(cmd, nil))
 	}
-	e.until("the buffers are used up", func() bool {
+	e.until("its share is used up", func() bool {
 		_, _ = q.Poll()
 		snap := e.snapshot()
-		return snap.Groups[0].BuffersFree == 0 && snap.Groups[0].Waiting > 0
+		return stuck.inFlight() == 8 && snap.Groups[0].Waiting == 24
 	})
 	s := e.admin()
 	if _, err := s.Admin.Identify(e.ctx, 1, 0); err != nil {
@@ -485,7 +487,7 @@ func TestSharedReceives(t *testing.T) {
 // Auto shares receives once half of the memory is in use.
 func TestSharedReceivesAuto(t *testing.T) {
 	e := newEnv(t, envOptions{cfg: func(c *Config) {
-		c.PollGroups, c.Buffers, c.SRQDepth, c.MemoryLimit = 1, 2<<20, 128, 8<<20
+		c.PollGroups, c.Buffers, c.SRQDepth, c.MemoryLimit = 1, 2<<20, 128, 12<<20
 	}})
 	s := e.admin()
 	var shared, own int
@@ -537,14 +539,14 @@ func TestStalledHost(t *testing.T) {
 	idle := e.queueOf(s, rdmatest.Options{QID: 2}, rdmatest.ConnectParams{})
 	hog := e.queueOf(s, rdmatest.Options{QID: 1, HSQSize: 7, HRQSize: 8, Receives: 1, HoldReceives: true}, rdmatest.ConnectParams{})
 	cmd := make(nvme.Command, nvme.SQESize)
-	for i := range 2 {
-		hog.IO(cmd, nvme.CmdRead, uint16(i), memNS, 0, 2048, 0, 1<<20)
+	for i := range 3 {
+		nlb := []uint32{2048, 2048, 8}[i] // the share, and what more is allowed of the reserve
+		hog.IO(cmd, nvme.CmdRead, uint16(i), memNS, 0, nlb, 0, int(nlb)*blockLen)
 		e.must(hog.SendCommand(cmd, nil))
 	}
-	e.until("the buffers are used up", func() bool {
+	e.until("the share is used up", func() bool {
 		_, _ = hog.Poll()
-		snap := e.snapshot()
-		return snap.Groups[0].BuffersFree == 0
+		return e.slots(1)[slotWantSend.String()]+e.slots(1)[slotSending.String()] == 3
 	})
 	time.Sleep(150 * time.Millisecond)
 	if hog.Conn().Err() != nil {
@@ -552,6 +554,45 @@ func TestStalledHost(t *testing.T) {
 	}
 	got := make(chan error, 1)
 	go func() { got <- idle.Read(e.ctx, memNS, 0, 8, 0, 4096) }()
+	if err := hog.WaitClosed(e.ctx); errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	e.must(<-got)
+	if lines := e.log.lines("has not taken a response"); len(lines) != 1 {
+		t.Errorf("log %q", lines)
+	}
+}
+
+// So does one that keeps what a namespace waits for that has none of it.
+func TestStalledHostOfOthers(t *testing.T) {
+	e := newEnv(t, envOptions{cfg: func(c *Config) {
+		c.PollGroups, c.Buffers, c.StallTimeout = 1, 2<<20, 50*time.Millisecond
+	}})
+	for i := range uint32(2) {
+		d, err := null.Open(null.Options{Size: 1 << 30, SkipReads: true})
+		e.must(err)
+		t.Cleanup(func() { e.shutdown(); e.must(d.Close()) })
+		_, err = e.sub.AddNamespace(target.NamespaceConfig{NSID: lateNS + i, Device: d})
+		e.must(err)
+	}
+	s := e.admin()
+	other := e.queueOf(s, rdmatest.Options{QID: 2, DataSize: 1 << 20}, rdmatest.ConnectParams{})
+	hog := e.queueOf(s, rdmatest.Options{QID: 1, HSQSize: 7, HRQSize: 8, Receives: 1, HoldReceives: true}, rdmatest.ConnectParams{})
+	cmd := make(nvme.Command, nvme.SQESize)
+	for i, nsid := range []uint32{memNS, memNS, nullNS, lateNS} {
+		size := uint32(blockLen)
+		if nsid != memNS {
+			size = 4096
+		}
+		hog.IO(cmd, nvme.CmdRead, uint16(i), nsid, 0, 1<<20/size, 0, 1<<20)
+		e.must(hog.SendCommand(cmd, nil))
+	}
+	e.until("the buffers are used up", func() bool {
+		_, _ = hog.Poll()
+		return e.slots(1)[slotWantSend.String()]+e.slots(1)[slotSending.String()] == 4
+	})
+	got := make(chan error, 1)
+	go func() { got <- other.Read(e.ctx, lateNS+1, 0, 256, 0, 1<<20) }()
 	if err := hog.WaitClosed(e.ctx); errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}

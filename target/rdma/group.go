@@ -45,13 +45,13 @@ type group struct {
 	conns     []*conn // by index; nil when free
 	freeConns []uint32
 	nextGen   uint32
-	waiting   [numPools]fifo // requests that want buffers
-	dirty     []*conn        // have something to post
-	settling  []*conn        // may have come to their end
-	draining  []*conn        // closing, with shared receives
-	srqs      []*srq         // have receives to post
-	unserved  bool           // somebody who waits for buffers may find some now
-	progress  uint64         // requests whose buffers came back
+	waiting   [numPools]waiters
+	shares    []*share // of namespaces, by Transfer.Namespace
+	admin     share    // of the admin pool
+	dirty     []*conn  // have something to post
+	settling  []*conn  // may have come to their end
+	draining  []*conn  // closing, with shared receives
+	srqs      []*srq   // have receives to post
 	stall     stall
 	batch     batch
 	wc        [pollBatch]fabric.Completion
@@ -75,16 +75,18 @@ func newGroup(t *Transport, index int) (_ *group, err error) {
 		waker: fabric.NewWaker(), ended: make(chan struct{}),
 	}
 	sizes := [numPools]int{dataPool: t.cfg.dataPool(), adminPool: t.cfg.adminPool()}
+	reserves := [numPools]int{dataPool: t.cfg.reserve()}
 	for i, size := range sizes {
-		if g.pools[i], err = newPool(size, t.cfg.MaxTransfer); err != nil {
+		if g.pools[i], err = newPool(size, reserves[i], t.cfg.MaxTransfer); err != nil {
 			return nil, errors.Join(fmt.Errorf("buffers of a poll group: %w", err), g.closePools())
 		}
 		g.held += int64(g.pools[i].mem.Len())
 	}
+	g.pools[dataPool].ratio = maxRatio
 	if !t.memory.take(g.held) {
 		return nil, errors.Join(fmt.Errorf("buffers of a poll group: %w", errMemory), g.closePools())
 	}
-	if g.core, err = t.target.NewGroup(target.GroupConfig{Run: g.post, Wake: g.wake}); err != nil {
+	if g.core, err = t.target.NewGroup(target.GroupConfig{Run: g.post, Wake: g.wake, Removed: g.namespaceRemoved}); err != nil {
 		t.memory.give(g.held)
 		return nil, errors.Join(err, g.closePools())
 	}
@@ -162,7 +164,7 @@ func (g *group) turn() bool {
 	g.flush()
 	busy = g.drain() || busy
 	g.settle()
-	return busy || g.unserved
+	return busy || g.unserved()
 }
 
 // idle spins as configured, then sleeps until woken.
@@ -275,72 +277,6 @@ func (g *group) cqFailed(q *cq, err error) {
 		if c != nil && c.cq == q {
 			c.end(fmt.Errorf("completion queue failed: %w", err))
 			c.force()
-		}
-	}
-}
-
-// acquire finds the buffers of a request. It is false when it has to wait.
-func (g *group) acquire(s *slot) bool {
-	p := g.pools[s.pool]
-	var data, scratch int
-	n := s.dataBytes()
-	if n > 0 {
-		if data = p.get(n, s.blocks[:maxPieces]); data == 0 {
-			return false
-		}
-	}
-	if s.transfer.Scratch > 0 {
-		if scratch = p.get(s.transfer.Scratch, s.blocks[data:data+maxPieces]); scratch == 0 {
-			p.putAll(s.blocks[:data])
-			return false
-		}
-	}
-	s.pieces = uint8(data + scratch)
-	s.viewCapsule()
-	if data > 0 {
-		s.Bufs = p.views(s.vecs[:0], s.blocks[:data], n)
-	}
-	if scratch > 0 {
-		used := len(s.Bufs)
-		s.Scratch = p.views(s.vecs[used:used], s.blocks[data:data+scratch], s.transfer.Scratch)
-	}
-	return true
-}
-
-// releaseBuffers gives back what acquire found, or the loan.
-func (g *group) releaseBuffers(s *slot) {
-	if s.transfer.Lent {
-		s.endLoan()
-	}
-	s.Bufs, s.Scratch = nil, nil
-	if s.pieces == 0 {
-		return
-	}
-	g.pools[s.pool].putAll(s.blocks[:s.pieces])
-	s.pieces = 0
-	g.progress++
-	g.unserved = g.unserved || g.waiting[s.pool].n > 0
-}
-
-// unqueue takes the requests that match out of the lines for buffers. Who was
-// behind them may have its turn now.
-func (g *group) unqueue(match func(*slot) bool) {
-	for i := range g.waiting {
-		n := g.waiting[i].n
-		g.waiting[i].removeIf(match)
-		g.unserved = g.unserved || g.waiting[i].n < n && g.waiting[i].n > 0
-	}
-}
-
-// serve gives buffers to the requests that wait, in order: the first of a FIFO
-// is never passed by, so a large request is not starved by small ones.
-func (g *group) serve() {
-	g.unserved = false
-	for i := range g.waiting {
-		f := &g.waiting[i]
-		for f.head != nil && g.acquire(f.head) {
-			s := f.pop()
-			s.conn.proceed(s)
 		}
 	}
 }

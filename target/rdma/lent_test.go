@@ -174,7 +174,7 @@ func TestHitMovesNoByte(t *testing.T) {
 
 // A device that cannot register the memory copies, and says so once.
 func TestLentMemoryRefused(t *testing.T) {
-	e, d := lentEnv(t, envOptions{device: fabrictest.DeviceOptions{Limits: func(l *fabric.Limits) { l.MaxMRSize = 8 << 20 }}})
+	e, d := lentEnv(t, envOptions{device: fabrictest.DeviceOptions{Limits: func(l *fabric.Limits) { l.MaxMRSize = 11 << 20 }}})
 	q := e.queue(rdmatest.Options{DataSize: 4 << 20}, rdmatest.ConnectParams{})
 	e.until("the device has refused", func() bool { return len(e.log.lines("cannot send from a cache")) > 0 })
 	e.tr.AddRegion(d.mem) // registers what is missing, and has it no second time

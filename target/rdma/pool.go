@@ -38,16 +38,22 @@ const noPage = ^uint32(0)
 // with their buddies when a request finds nothing else.
 //
 // A buffer has at most maxPieces blocks, so a fragmented pool can fail with
-// enough pages free. It cannot fail for ever: who waits is first in line,
-// nothing is handed out meanwhile, and what comes back merges.
+// enough pages free. The pages behind the buddies, the reserve, cannot: they are
+// handed out in blocks so large (grain) that maxPieces of any of them make the
+// largest buffer. Who gets some is the business of share.
 type pool struct {
 	mem      *fabric.Memory
 	bytes    []byte
 	addr     uint64
 	topOrder int
 
-	pages     int                // of the pool
+	pages     int                // of the pool, the reserve included
 	free      int                // pages not handed out
+	grain     int                // order of the reserve's blocks
+	buddies   int                // pages before the reserve
+	reserve   []block            // not handed out
+	returned  uint64             // blocks that came back to the reserve, ever
+	ratio     int                // bounds who takes: see share; 0 is no bound
 	heads     [maxOrders]uint32  // free lists by order
 	next      []uint32           // by page: links of the free lists
 	prev      []uint32           //
@@ -59,21 +65,34 @@ type pool struct {
 func keptBlocks(order int) int { return max(32>>order, 1) }
 
 // newPool maps size bytes, rounded up to whole blocks of the greatest order,
-// which is that of largest bytes (a power of two of pages).
-func newPool(size, largest int) (*pool, error) {
-	top := bits.Len(uint(largest>>pageShift)) - 1
-	size = (size + largest - 1) / largest * largest
-	mem, err := fabric.AllocMemory(size)
+// which is that of largest bytes (a power of two of pages), and a reserve of
+// that many bytes, rounded up to its blocks.
+func newPool(size, reserve, largest int) (*pool, error) {
+	size = roundUp(size, largest)
+	reserve = roundUp(reserve, grainSize(largest))
+	mem, err := fabric.AllocMemory(size + reserve)
 	if err != nil {
 		return nil, err
 	}
-	return poolOver(mem, top), nil
+	p := poolOver(mem, size>>pageShift, orderOf(largest))
+	p.grain = orderOf(grainSize(largest))
+	for page := p.pages - 1<<p.grain; page >= p.buddies; page -= 1 << p.grain {
+		p.reserve = append(p.reserve, makeBlock(uint32(page), p.grain))
+	}
+	return p, nil
 }
 
-func poolOver(mem *fabric.Memory, top int) *pool {
-	pages := mem.Len() >> pageShift >> top << top
+// grainSize is the size of the blocks of a reserve, in bytes.
+func grainSize(largest int) int { return max(largest/maxPieces, pageSize) }
+
+func orderOf(size int) int    { return bits.Len(uint(size>>pageShift)) - 1 }
+func roundUp(n, unit int) int { return (n + unit - 1) / unit * unit }
+
+// poolOver makes buddies of the first pages of mem; the rest is nobody's yet.
+func poolOver(mem *fabric.Memory, pages, top int) *pool {
+	all := mem.Len() >> pageShift
 	p := &pool{
-		mem: mem, bytes: mem.Bytes(), addr: mem.Addr(), topOrder: top, pages: pages, free: pages,
+		mem: mem, bytes: mem.Bytes(), addr: mem.Addr(), topOrder: top, pages: all, free: all, buddies: pages,
 		next: make([]uint32, pages), prev: make([]uint32, pages), freeOrder: make([]int8, pages),
 	}
 	for o := range p.heads {
@@ -95,12 +114,18 @@ func (p *pool) capacity() uint64 { return uint64(p.pages) << pageShift }
 // pagesOf is the number of pages that n bytes take.
 func pagesOf(n uint32) int { return int((uint64(n) + pageSize - 1) >> pageShift) }
 
-// get finds a buffer of n bytes and puts its blocks into out, the last of them
-// perhaps longer than needed. It returns their number, 0 when the pool cannot
-// serve now. n is not 0.
+// reserved is the number of pages in the reserve.
+func (p *pool) reserved() int { return len(p.reserve) << p.grain }
+
+// grains is the number of the reserve's blocks that n bytes take.
+func (p *pool) grains(n uint32) int { return (pagesOf(n) + 1<<p.grain - 1) >> p.grain }
+
+// get finds a buffer of n bytes outside the reserve and puts its blocks into
+// out, the last of them perhaps longer than needed. It returns their number, 0
+// when the pool cannot serve now. n is not 0.
 func (p *pool) get(n uint32, out []block) int {
 	need := pagesOf(n)
-	if need > p.free {
+	if need > p.free-p.reserved() {
 		return 0
 	}
 	if got := p.gather(need, out); got > 0 {
@@ -108,6 +133,19 @@ func (p *pool) get(n uint32, out []block) int {
 	}
 	p.merge()
 	return p.gather(need, out)
+}
+
+// getReserve is get in the reserve.
+func (p *pool) getReserve(n uint32, out []block) int {
+	k := p.grains(n)
+	if k > len(p.reserve) || k > len(out) {
+		return 0
+	}
+	rest := len(p.reserve) - k
+	copy(out, p.reserve[rest:])
+	p.reserve = p.reserve[:rest]
+	p.free -= k << p.grain
+	return k
 }
 
 // gather takes blocks from the greatest useful order downward.
@@ -171,6 +209,11 @@ func (p *pool) putAll(bs []block) {
 func (p *pool) put(b block) {
 	o := b.order()
 	p.free += 1 << o
+	if int(b.page()) >= p.buddies {
+		p.reserve = append(p.reserve, b)
+		p.returned++
+		return
+	}
 	if k := p.kept[o]; len(k) < cap(k) {
 		p.kept[o] = append(k, b)
 		return

@@ -8,7 +8,7 @@ import (
 
 func testPool(t *testing.T, size, largest int) *pool {
 	t.Helper()
-	p, err := newPool(size, largest)
+	p, err := newPool(size, 0, largest)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func BenchmarkPool(b *testing.B) {
 		n    uint32
 	}{{"4K", 4 << 10}, {"128K", 128 << 10}, {"1M", 1 << 20}, {"1M-4K", 1<<20 - 4<<10}} {
 		b.Run(c.name, func(b *testing.B) {
-			p, err := newPool(16<<20, 1<<20)
+			p, err := newPool(16<<20, 0, 1<<20)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -7,6 +7,7 @@ import (
 
 // Bytes of the SQE that a refusal points at.
 const (
+	nsidOffset    = 4
 	sglOffset     = 24
 	sglTypeOffset = 39
 )
@@ -73,6 +74,7 @@ func (c *conn) prepare(s *slot, data []byte) bool {
 	}
 	s.transfer = tr
 	s.pool = c.poolFor(s.Cmd)
+	s.share = c.group.shareOf(s.pool, tr.Namespace)
 	if tr.Lent {
 		c.takeLoan(s)
 	}
@@ -126,14 +128,19 @@ func (s *slot) needsCapsule() bool { return s.sgl.capsule != nil || s.sgl.list }
 // receives are short, a slow backend must not hold them.
 func (c *conn) copyOut(s *slot) bool {
 	n := s.transfer.Length
-	if s.sgl.list || n == 0 || s.transfer.Scratch > 0 || c.group.waiting[s.pool].n > 0 {
+	if s.sgl.list || n == 0 || s.transfer.Scratch > 0 || s.share.n > 0 {
 		return false
 	}
 	p := c.group.pools[s.pool]
-	got := p.get(n, s.blocks[:maxPieces])
+	if !p.allows(s.share, pagesOf(n)) {
+		return false
+	}
+	was := p.free
+	got := c.group.find(s, n, s.blocks[:maxPieces])
 	if got == 0 {
 		return false
 	}
+	s.share.used += was - p.free
 	s.pieces = uint8(got)
 	s.Bufs = p.views(s.vecs[:0], s.blocks[:got], n)
 	data := s.sgl.capsule
@@ -143,21 +150,20 @@ func (c *conn) copyOut(s *slot) bool {
 	return true
 }
 
-// wantBuffers gives the request its buffers, or a place in the pool's FIFO.
+// wantBuffers gives the request its buffers, or a place in its share's line.
 func (c *conn) wantBuffers(s *slot) {
 	g := c.group
-	if g.waiting[s.pool].n == 0 && g.acquire(s) {
+	if s.share.n == 0 && g.acquire(s) {
 		c.proceed(s)
 		return
 	}
-	if pagesOf(s.dataBytes())+pagesOf(s.transfer.Scratch) > g.pools[s.pool].pages {
+	if pagesOf(s.dataBytes())+pagesOf(s.transfer.Scratch) > g.pools[s.pool].buddies {
 		c.refuse(s, nvme.InternalError, -1) // more than MaxTransfer: waiting would be for ever
 		return
 	}
 	s.state = slotWantBuffer
 	c.stats.BufferWaits++
-	g.waiting[s.pool].push(s)
-	g.watchStall()
+	g.wait(s)
 }
 
 // proceed goes on with a request that has its buffers.

@@ -15,7 +15,7 @@ import (
 //	free -----> new --------------------------- refused: final status ----+
 //	 ^           |  \                                                     |
 //	 |           |   `-> wantBuffer --.                                   |
-//	 |           |        (pool)      |                                   |
+//	 |           |        (share)     |                                   |
 //	 |           | no data,           +-> wantRead ---> reading --.       |
 //	 |           | data in            |   (ORD, SQ)               |       |
 //	 |           | the capsule        | room for data to the host |       |
@@ -36,7 +36,7 @@ type slotState uint8
 const (
 	slotFree slotState = iota
 	slotNew
-	slotWantBuffer // in the pool's FIFO
+	slotWantBuffer // in its share's line
 	slotWantRead   // in the connection's readq
 	slotReading    // the data is on its way; in readq until the last READ is posted
 	slotExecuting  // the core has it
@@ -99,6 +99,7 @@ type slot struct {
 	index uint32 // in conn.slots
 
 	state    slotState
+	share    *share // whose buffers it takes
 	pool     uint8  // index of the pool its blocks are of
 	pieces   uint8  // blocks in use
 	wrs      uint16 // work requests posted and not completed

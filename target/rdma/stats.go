@@ -131,7 +131,7 @@ func (t *Transport) Snapshot(ctx context.Context) (Snapshot, error) {
 func (g *group) info() GroupInfo {
 	data, admin := g.pools[dataPool], g.pools[adminPool]
 	i := GroupInfo{
-		Waiting: g.waiting[dataPool].n, AdminWaiting: g.waiting[adminPool].n,
+		Waiting: g.waiting[dataPool].requests, AdminWaiting: g.waiting[adminPool].requests,
 		BuffersFree: uint64(data.free) << pageShift, BuffersSize: data.capacity(),
 		AdminBuffersFree: uint64(admin.free) << pageShift, AdminBuffersSize: admin.capacity(),
 		GroupStats: g.stats,
