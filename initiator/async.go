@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/nvme"
 )
 
@@ -76,6 +77,7 @@ type Queue struct {
 
 	doubts   []uint16 // sent once; not to be sent again before their time
 	polls    uint
+	spin     fabric.Spin
 	ctx      context.Context // whose end wakes the queue
 	unheed   func() bool     // ends that
 	watched  int             // the descriptor of Watch
@@ -98,7 +100,7 @@ func (n *Namespace) Queue(ctx context.Context) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Queue{n: n, c: n.c, ranges: ranges, timer: time.NewTimer(math.MaxInt64)}
+	p := &Queue{n: n, c: n.c, ranges: ranges, timer: time.NewTimer(math.MaxInt64), spin: fabric.NewSpin(n.c.cfg.Spin)}
 	p.user.Store(queueBusy) // until the engine has ended
 	e, err := n.c.take(p)
 	if err != nil {

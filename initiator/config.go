@@ -31,7 +31,7 @@ const (
 	DefaultAdminTimeout       = 60 * time.Second
 	DefaultShutdownTimeout    = 2 * time.Second
 	DefaultReplayDelay        = 10 * time.Second // when there is no keep alive
-	DefaultSpin               = 20 * time.Microsecond
+	DefaultSpin               = 100 * time.Microsecond
 	DefaultBounceMemory       = 16 << 20
 )
 
@@ -146,8 +146,9 @@ type Config struct {
 	// not at all, which risks that an old write lands on a new one.
 	ReplayDelay time.Duration
 
-	// Spin is how long a queue that waits for answers polls before it sleeps.
-	// Default DefaultSpin; negative: not at all.
+	// Spin is how long a queue that waits for answers polls at most before it
+	// sleeps; it polls no longer than usually finds some (fabric.Spin). Default
+	// DefaultSpin; negative: not at all.
 	Spin time.Duration
 	// BounceMemory is the memory in bytes, at least 1 MiB, through which the
 	// data of ReadAt and WriteAt goes. Calls wait for it. Default

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/nvme"
 )
 
@@ -18,7 +19,7 @@ type engine struct {
 
 	q    *queue
 	c    *Controller
-	spin time.Duration
+	spin fabric.Spin
 
 	// Any goroutine.
 
@@ -55,7 +56,7 @@ func (r *request) class() int {
 }
 
 func newEngine(c *Controller, q *queue) *engine {
-	e := &engine{q: q, c: c, spin: c.cfg.Spin, ended: make(chan struct{})}
+	e := &engine{q: q, c: c, spin: fabric.NewSpin(c.cfg.Spin), ended: make(chan struct{})}
 	q.orphan = e.orphan
 	go e.run()
 	return e
@@ -271,19 +272,18 @@ func (q *queue) needsCheck() bool {
 
 // spinning polls for a bounded time, and says whether something came.
 func (e *engine) spinning() bool {
-	if e.spin <= 0 {
-		return false
-	}
-	for start := monotonic(); ; {
+	window, start := e.spin.Window(), monotonic()
+	for looked := time.Duration(0); looked < window; {
 		runtime.Gosched()
 		now := monotonic()
+		looked = time.Duration(now - start)
 		if e.turn(now) {
+			e.spin.Found(looked)
 			return true
 		}
-		if now-start > int64(e.spin) {
-			return false
-		}
 	}
+	e.spin.Vain()
+	return false
 }
 
 // fill makes r a command without data.

@@ -8,20 +8,25 @@ import (
 )
 
 // Wait waits until there is a result to reap, or nothing in flight, or a Ring. It
-// polls for Config.Spin, then sleeps. The error is the cause of ctx's end.
+// polls for Config.Spin at most, then sleeps. The error is the cause of ctx's end.
 func (p *Queue) Wait(ctx context.Context) error {
-	for start, i := monotonic(), 0; ; i++ {
-		if over, _ := p.ready(false, false); over || p.answered() {
+	window, start := p.spin.Window(), monotonic()
+	for i := 0; ; i++ {
+		over, _ := p.ready(false, false)
+		looked := time.Duration(monotonic() - start)
+		if over || p.answered() {
+			p.spin.Found(looked)
 			return nil
 		}
 		if i%64 == 63 && ctx.Err() != nil { // it takes a lock
 			return ctxError(ctx)
 		}
-		if monotonic()-start >= int64(p.c.cfg.Spin) {
+		if looked >= window {
 			break
 		}
 		runtime.Gosched()
 	}
+	p.spin.Vain()
 	return p.sleep(ctx, false)
 }
 
