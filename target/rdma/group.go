@@ -54,6 +54,7 @@ type group struct {
 	srqs      []*srq   // have receives to post
 	stall     stall
 	batch     batch
+	patience  fabric.Spin
 	wc        [pollBatch]fabric.Completion
 	stats     GroupStats
 
@@ -72,7 +73,7 @@ type group struct {
 func newGroup(t *Transport, index int) (_ *group, err error) {
 	g := &group{
 		t: t, index: index, cfg: &t.cfg, nextGen: rand.Uint32(),
-		waker: fabric.NewWaker(), ended: make(chan struct{}),
+		waker: fabric.NewWaker(), patience: fabric.NewSpin(t.cfg.Spin), ended: make(chan struct{}),
 	}
 	sizes := [numPools]int{dataPool: t.cfg.dataPool(), adminPool: t.cfg.adminPool()}
 	reserves := [numPools]int{dataPool: t.cfg.reserve()}
@@ -197,12 +198,17 @@ func (g *group) sleep() {
 
 // spin looks for work for a bounded time, and says whether it found some.
 func (g *group) spin() bool {
-	for end := time.Now().Add(g.cfg.Spin); time.Now().Before(end); {
+	window, start := g.patience.Window(), time.Now()
+	for looked := time.Duration(0); looked < window; {
 		runtime.Gosched()
-		if g.turn() {
+		busy := g.turn()
+		looked = time.Since(start)
+		if busy {
+			g.patience.Found(looked)
 			return true
 		}
 	}
+	g.patience.Vain()
 	return false
 }
 
