@@ -125,7 +125,7 @@ func (g *Group) register(q backend.Queue) {
 // is in flight or on loan, or nil when there is none. idle must not block.
 func (g *Group) detach(n *Namespace, idle func(backend.Queue)) {
 	if g.cfg.Removed != nil {
-		g.cfg.Removed(n.slot + 1)
+		g.cfg.Removed(n.number())
 	}
 	g.foldNamespace(n)
 	if n.slot >= len(g.atts) || g.atts[n.slot] == nil || g.atts[n.slot].ns != n {

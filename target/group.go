@@ -17,11 +17,11 @@ type GroupConfig struct {
 	// Poll soon. It may be called from any goroutine and does not block.
 	// Required.
 	Wake func()
-	// Removed is told the number of a namespace (Transfer.Namespace) that was
+	// Removed is told the number of a namespace (Request.Namespace) that was
 	// removed, by the owner: the requests on it that have not been executed are
 	// not to wait for anything any more. Execute and Queue.Reject both may end
 	// them. nil when the transport lets none wait.
-	Removed func(namespace int)
+	Removed func(namespace uint32)
 	// BackendDepth is the number of operations in flight in each backend
 	// queue, 1 to 65536; 0 means DefaultBackendDepth. Requests beyond it wait
 	// in order.

@@ -71,10 +71,6 @@ type Transfer struct {
 	// its data (Compare, Verify). Request.Scratch must have that size at
 	// Execute.
 	Scratch uint32
-	// Namespace numbers the namespace that the command is on, from 1; 0 is none.
-	// The numbers are small; one is given again after GroupConfig.Removed. Buffers
-	// are shared by it, so that no backend that hangs gets hold of all.
-	Namespace int
 	// Lent says that the data is there already, in memory of the backend that
 	// Request.Loan names: the command wants no buffers. The transport calls
 	// Queue.Release when nothing reads that memory any more.

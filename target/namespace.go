@@ -52,6 +52,9 @@ func (n *Namespace) EUI64() nvme.EUI64 { return n.id.eui64 }
 // Size is the size in bytes as hosts see it now.
 func (n *Namespace) Size() uint64 { return n.blocks.Load() << n.shift }
 
+// number is what transports know the namespace by (Request.Namespace).
+func (n *Namespace) number() uint32 { return uint32(n.slot) + 1 }
+
 func (n *Namespace) String() string {
 	return fmt.Sprintf("%s namespace %d (%s)", n.sub.nqn, n.nsid, n.name)
 }

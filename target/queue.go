@@ -69,9 +69,6 @@ func (q *Queue) Prepare(r *Request) (Transfer, nvme.Status) {
 	if !st.OK() {
 		return Transfer{}, q.refused(r, st)
 	}
-	if r.core.ns != nil {
-		t.Namespace = r.core.ns.slot + 1
-	}
 	return t, nvme.Success
 }
 

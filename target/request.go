@@ -23,6 +23,17 @@ type requestState struct {
 	inquiry bool // failing is an answer: it is no entry of the error log
 }
 
+// Namespace numbers the namespace that the command is on, from 1; 0 is none. It
+// is known after Prepare. The numbers are small; one is given again some time
+// after GroupConfig.Removed. Transports share their buffers out by it, so that no
+// backend that hangs gets hold of all.
+func (r *Request) Namespace() uint32 {
+	if r.core.ns == nil {
+		return 0
+	}
+	return r.core.ns.number()
+}
+
 // bad is st with DNR, and byte off (bit) of the SQE as its cause.
 func (r *Request) bad(st nvme.Status, off, bit uint8) nvme.Status {
 	r.core.loc = nvme.ErrorLocation(off, bit)

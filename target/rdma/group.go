@@ -46,7 +46,7 @@ type group struct {
 	freeConns []uint32
 	nextGen   uint32
 	waiting   [numPools]waiters
-	shares    []*share // of namespaces, by Transfer.Namespace
+	shares    []*share // of namespaces, by Request.Namespace
 	admin     share    // of the admin pool
 	dirty     []*conn  // have something to post
 	settling  []*conn  // may have come to their end

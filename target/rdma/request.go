@@ -74,7 +74,6 @@ func (c *conn) prepare(s *slot, data []byte) bool {
 	}
 	s.transfer = tr
 	s.pool = c.poolFor(s.Cmd)
-	s.share = c.group.shareOf(s.pool, tr.Namespace)
 	if tr.Lent {
 		c.takeLoan(s)
 	}
@@ -128,11 +127,12 @@ func (s *slot) needsCapsule() bool { return s.sgl.capsule != nil || s.sgl.list }
 // receives are short, a slow backend must not hold them.
 func (c *conn) copyOut(s *slot) bool {
 	n := s.transfer.Length
-	if s.sgl.list || n == 0 || s.transfer.Scratch > 0 || s.share.n > 0 {
+	if s.sgl.list || n == 0 || s.transfer.Scratch > 0 {
 		return false
 	}
 	p := c.group.pools[s.pool]
-	if !p.allows(s.share, pagesOf(n)) {
+	s.share = c.group.shareOf(s)
+	if s.share.n > 0 || !p.allows(s.share, pagesOf(n)) {
 		return false
 	}
 	was := p.free
@@ -153,6 +153,7 @@ func (c *conn) copyOut(s *slot) bool {
 // wantBuffers gives the request its buffers, or a place in its share's line.
 func (c *conn) wantBuffers(s *slot) {
 	g := c.group
+	s.share = g.shareOf(s)
 	if s.share.n == 0 && g.acquire(s) {
 		c.proceed(s)
 		return

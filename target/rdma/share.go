@@ -53,16 +53,16 @@ type share struct {
 	told     uint64 // progress+1 when that was logged
 }
 
-// shareOf is the share of a request in a pool. Commands of admin queues are of
-// one kind.
-func (g *group) shareOf(pool uint8, namespace int) *share {
-	if pool == adminPool {
+// shareOf is the share of a request. Commands of admin queues have one.
+func (g *group) shareOf(s *slot) *share {
+	if s.pool == adminPool {
 		return &g.admin
 	}
-	for len(g.shares) <= namespace {
+	n := int(s.Namespace())
+	for len(g.shares) <= n {
 		g.shares = append(g.shares, new(share))
 	}
-	return g.shares[namespace]
+	return g.shares[n]
 }
 
 // allows says whether sh may have n more pages now. There is no bound in a pool
@@ -288,8 +288,8 @@ func (g *group) unqueue(match func(*slot) bool) {
 
 // namespaceRemoved ends the requests that wait for a namespace's share
 // (target.GroupConfig). What it holds may never come back.
-func (g *group) namespaceRemoved(namespace int) {
-	if namespace >= len(g.shares) {
+func (g *group) namespaceRemoved(namespace uint32) {
+	if int(namespace) >= len(g.shares) {
 		return
 	}
 	sh := g.shares[namespace]

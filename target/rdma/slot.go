@@ -96,10 +96,10 @@ type slot struct {
 
 	conn  *conn
 	next  *slot  // in a fifo or on the free list
+	share *share // whose buffers it takes, or waits for
 	index uint32 // in conn.slots
 
 	state    slotState
-	share    *share // whose buffers it takes
 	pool     uint8  // index of the pool its blocks are of
 	pieces   uint8  // blocks in use
 	wrs      uint16 // work requests posted and not completed
