@@ -136,8 +136,8 @@ func TestQueueRingWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, rigOptions{})
 			q := r.queueOf(r.namespace(r.connect(), memNS))
-			defer func(old time.Duration) { q.c.cfg.Spin = old }(q.c.cfg.Spin)
-			q.c.cfg.Spin = spin // of the queue alone: the engines are made
+			q.spin = fabric.NewSpin(spin) // of this queue alone
+			q.spin.Found(spin)            // which looks that long from now on
 			r.net.Cut(hostIP, targetIPs[0])
 			_, err := q.Submit([]IO{{Op: nvme.CmdRead, Blocks: 8, Buf: r.buffer(4096)}})
 			r.must(err)

@@ -335,6 +335,27 @@ func TestShutdownHandshake(t *testing.T) {
 	r.end()
 }
 
+// When the controller was closed clients are told so, those that come later too;
+// and nobody is told in vain of the end.
+func TestQueuesClosed(t *testing.T) {
+	r := newRig(t, Options{})
+	k := r.connect()
+	k.ok(cmdRead, 0, 0, 512, nil)
+	r.set(func() {
+		for _, q := range r.opened {
+			q.closed = true
+		}
+	})
+	for _, k := range []*client{k, r.connect(), r.connect(), k} {
+		if got := k.do(cmdRead, 0, 0, 512, nil); got.errno != errnoShutdown {
+			t.Errorf("%+v", got)
+		}
+	}
+	r.stop()
+	k.gone()
+	r.end()
+}
+
 // A client that takes no replies holds up the end for a while.
 func TestGrace(t *testing.T) {
 	r := newRig(t, Options{Grace: 10 * time.Millisecond})
