@@ -200,12 +200,15 @@ type fakeGroup struct {
 	msgs  []func()
 	ended bool
 	wake  chan struct{}
+
+	removed []uint32 // namespaces, by GroupConfig.Removed
 }
 
 func newFakeGroup(tb testing.TB, t *Target, depth int) *fakeGroup {
 	tb.Helper()
 	f := &fakeGroup{wake: make(chan struct{}, 1)}
-	g, err := t.NewGroup(GroupConfig{Run: f.run, Wake: f.nudge, BackendDepth: depth})
+	gone := func(n uint32) { f.removed = append(f.removed, n) }
+	g, err := t.NewGroup(GroupConfig{Run: f.run, Wake: f.nudge, Removed: gone, BackendDepth: depth})
 	if err != nil {
 		tb.Fatal(err)
 	}

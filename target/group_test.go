@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/nvme"
@@ -233,5 +234,40 @@ func TestCommonPrefix(t *testing.T) {
 		if got := commonPrefix(split(c.data), c.at, split(c.want)); got != c.same {
 			t.Errorf("%s from %d, %s: %d, want %d", c.data, c.at, c.want, got, c.same)
 		}
+	}
+}
+
+// Transports know namespaces by small numbers, and are told when one goes while
+// its requests have not been executed.
+func TestNamespaceNumbers(t *testing.T) {
+	r, admin, ios := standard(t, 1)
+	l, s := ios[0], r.t.Subsystem(nqnA)
+	r.devices["two"] = newFakeDevice(512, 1024)
+	r.addNamespace(s, 2, r.devices["two"])
+	l.hold = true
+	read := func(nsid uint32) *fakeRequest { return r.do(l, blockCmd(nvme.CmdRead, nsid, 0, 1, 0), nil, 512) }
+	one, two := read(1), read(2)
+	if a, b := one.Namespace(), two.Namespace(); a == 0 || b == 0 || a == b || max(a, b) > 2 {
+		t.Errorf("namespaces %d and %d", a, b)
+	}
+	keepAlive := make(nvme.Command, nvme.SQESize)
+	keepAlive.Init(nvme.AdminKeepAlive, 0)
+	if n := r.ok(admin, keepAlive, nil, 0).Namespace(); n != 0 {
+		t.Errorf("namespace %d of a command on none", n)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.RemoveNamespace(t.Context(), 1) }()
+	for len(r.group(0).removed) == 0 {
+		time.Sleep(time.Millisecond)
+		r.step()
+	}
+	if got := r.group(0).removed; len(got) != 1 || got[0] != one.Namespace() || one.completed != 0 {
+		t.Errorf("removed %v, want %d", got, one.Namespace())
+	}
+	r.must(<-done)
+	l.release()
+	r.step()
+	if one.Status.Code() != nvme.InvalidField || !two.Status.OK() {
+		t.Errorf("%v and %v", one.Status, two.Status)
 	}
 }
