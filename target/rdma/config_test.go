@@ -127,3 +127,22 @@ func TestLimiter(t *testing.T) {
 		t.Errorf("the next interval: %v, %d dropped, want 5", ok, dropped)
 	}
 }
+
+// The reserve has two of the largest commands, data and scratch memory, in whole
+// blocks; less where half of the memory limit has no room, and never so much that
+// a configuration does not fit any more.
+func TestConfigReserve(t *testing.T) {
+	for _, c := range []struct{ groups, transfer, want int }{
+		{1, 1 << 20, 18 * 128 << 10}, {2, 4 << 20, 18 * 512 << 10}, {1, 128 << 10, 32 * 16 << 10}, {1, 8 << 10, 8 * 4 << 10},
+		{128, 1 << 20, 1 << 20}, {256, 1 << 20, 0}, {80, 4 << 20, 0},
+	} {
+		cfg := DefaultConfig()
+		cfg.PollGroups, cfg.MaxTransfer = c.groups, c.transfer
+		if got := cfg.reserve(); got != c.want {
+			t.Errorf("%d groups, transfers of %d: a reserve of %d, want %d", c.groups, c.transfer, got, c.want)
+		}
+		if err := cfg.validate(); err != nil {
+			t.Errorf("%d groups, transfers of %d: %v", c.groups, c.transfer, err)
+		}
+	}
+}

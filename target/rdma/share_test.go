@@ -360,7 +360,7 @@ func slotFor(sh *share, size uint32) *slot {
 }
 
 // sharedGroup is a group with nothing but its buffers for I/O.
-func sharedGroup(t *testing.T, buffers int64) *group {
+func sharedGroup(t testing.TB, buffers int64) *group {
 	t.Helper()
 	cfg := DefaultConfig()
 	cfg.PollGroups, cfg.Buffers = 1, buffers
@@ -523,5 +523,24 @@ func TestLooksAreBounded(t *testing.T) {
 	}
 	if w.turn != nil || w.n != 0 || w.requests != 0 || w.look != 0 {
 		t.Errorf("left: %+v", *w)
+	}
+}
+
+// BenchmarkServe is what a turn pays for namespaces that wait for their share,
+// when buffers have come back in each.
+func BenchmarkServe(b *testing.B) {
+	for _, n := range []int{0, 1, 16, 1024} {
+		b.Run(fmt.Sprintf("waiting-%d", n), func(b *testing.B) {
+			g := sharedGroup(b, 2*largest)
+			w := &g.waiting[dataPool]
+			for range n {
+				w.push(slotFor(&share{used: (maxRatio + 1) * g.pools[dataPool].pages}, 4096))
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				w.again()
+				g.serve()
+			}
+		})
 	}
 }
