@@ -286,7 +286,7 @@ func TestVoidClaim(t *testing.T) {
 	stuck := newGate(1 << 30)
 	e := newEnv(t, envOptions{extra: stuck, cfg: func(c *Config) {
 		smallPool(c)
-		c.StallTimeout = 50 * time.Millisecond
+		c.StallTimeout = 500 * time.Millisecond
 	}})
 	s := e.admin()
 	gates := []*gate{stuck}
