@@ -6,6 +6,7 @@ const (
 	leastSpin  = 20 * time.Microsecond // about what going to sleep and being woken costs
 	spinProbe  = 64                    // one idle time in so many tries the longest spin
 	spinMargin = 2                     // times what was needed last
+	fixedSpin  = time.Millisecond      // from here on nothing is learned
 )
 
 // Spin decides how long the owner of completion queues that has nothing to do
@@ -24,7 +25,9 @@ type Spin struct {
 	idle         uint
 }
 
-// NewSpin is a Spin of at most that long; 0 or less is not at all.
+// NewSpin is a Spin of at most that long; 0 or less is not at all. One of a
+// millisecond or more always is that long: who asks for it has a processor to
+// spare.
 func NewSpin(most time.Duration) Spin {
 	most = max(most, 0)
 	return Spin{most: most, window: min(leastSpin, most)}
@@ -32,7 +35,7 @@ func NewSpin(most time.Duration) Spin {
 
 // Window begins an idle time and is how long to look.
 func (s *Spin) Window() time.Duration {
-	if s.idle++; s.idle%spinProbe == 0 {
+	if s.idle++; s.idle%spinProbe == 0 || s.most >= fixedSpin {
 		return s.most
 	}
 	return s.window

@@ -73,6 +73,13 @@ func TestSpinBounds(t *testing.T) {
 			}
 		}
 	}
+	fixed := fabric.NewSpin(time.Millisecond)
+	for range 10 {
+		if d := fixed.Window(); d != time.Millisecond {
+			t.Errorf("a fixed spin of 1 ms spins for %v", d)
+		}
+		fixed.Vain()
+	}
 	var zero fabric.Spin
 	zero.Found(time.Millisecond)
 	if d := zero.Window(); d != 0 {

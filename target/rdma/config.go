@@ -80,8 +80,8 @@ type Config struct {
 	// PollGroups is the number of poll groups, 1 to 256; default GOMAXPROCS.
 	PollGroups int
 	// Poll is what a group does when idle; default adaptive. Spin bounds the
-	// spinning of the adaptive mode, which is no longer than usually finds work
-	// (fabric.Spin); default 100 us.
+	// spinning of the adaptive mode, which below 1 ms is no longer than usually
+	// finds work (fabric.Spin); default 100 us.
 	Poll PollMode
 	Spin time.Duration
 
