@@ -120,17 +120,19 @@ func TestPoorDevices(t *testing.T) {
 		"without":            func(l *fabric.Limits) { l.MemoryWindows = false },
 		"that does not tell": func(l *fabric.Limits) { l.InvalidateUntold = true },
 	} {
-		r := newRig(t, rigOptions{host: fabrictest.DeviceOptions{Limits: limits}})
-		_, err := Connect(r.ctx, r.hosts, r.config(func(c *Config) { c.Invalidate = On }))
-		var ce *ConnectError
-		if !errors.As(err, &ce) || ce.Stage != StageDevice || !errors.Is(err, fabric.ErrNotSupported) {
-			t.Errorf("windows demanded of a device %s: %v", name, err)
-		}
-		if c, err := Connect(r.ctx, r.hosts, r.config()); err != nil || c.Status().Windows {
-			t.Errorf("left to itself, on a device %s: %v", name, err)
-		} else {
-			r.must(c.Close())
-		}
+		t.Run("windows demanded of a device "+name, func(t *testing.T) {
+			r := newRig(t, rigOptions{host: fabrictest.DeviceOptions{Limits: limits}})
+			_, err := Connect(r.ctx, r.hosts, r.config(func(c *Config) { c.Invalidate = On }))
+			var ce *ConnectError
+			if !errors.As(err, &ce) || ce.Stage != StageDevice || !errors.Is(err, fabric.ErrNotSupported) {
+				t.Error(err)
+			}
+			if c, err := Connect(r.ctx, r.hosts, r.config()); err != nil || c.Status().Windows {
+				t.Errorf("left to itself: %v", err)
+			} else {
+				r.must(c.Close())
+			}
+		})
 	}
 }
 
