@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WakeArmer is implemented by completion queues of providers in software: their
-// owner can wait in the kernel itself for what they wait for (a packet, a
-// timer), which costs no other goroutine a turn.
+// WakeArmer is implemented by completion queues whose owner can wait in the kernel
+// itself for what they wait for (a packet, a timer, the completion channel of
+// verbs), which costs no other goroutine a turn.
 type WakeArmer interface {
 	CompletionQueue
 	// ArmOn is Arm for an owner that sleeps in w.Sleep next. What w watches
@@ -51,6 +51,7 @@ type Waker struct {
 	signaled atomic.Bool // evfd may be readable
 
 	most time.Duration // the longest sleep, negative for any; the owner's
+	woke int           // the descriptor that ended the last sleep, -1 for none; the owner's
 
 	mu     sync.Mutex
 	closed bool
@@ -93,7 +94,9 @@ func grow() bool {
 
 // NewWaker makes a Waker. It holds no descriptors before it is needed in the
 // kernel.
-func NewWaker() *Waker { return &Waker{C: make(chan struct{}, 1), epfd: -1, evfd: -1, most: forever} }
+func NewWaker() *Waker {
+	return &Waker{C: make(chan struct{}, 1), epfd: -1, evfd: -1, most: forever, woke: -1}
+}
 
 // Wake ends the sleep that has been prepared, if there is one.
 func (w *Waker) Wake() {
@@ -253,12 +256,26 @@ func (w *Waker) Within(d time.Duration) {
 // there was a Wake since Prepare. It may end early for no reason.
 func (w *Waker) Sleep(d time.Duration) {
 	w.Within(d)
+	w.woke = -1
 	runtime.Gosched() // what became ready meanwhile would wait for our P
 	if w.asleep.Load() {
 		var events [1]unix.EpollEvent
-		_, _ = unix.EpollWait(w.epfd, events[:], millis(w.most)) // an error is a reason to look
+		n, _ := unix.EpollWait(w.epfd, events[:], millis(w.most)) // an error is a reason to look
+		if n == 1 {
+			w.woke = int(events[0].Fd)
+		}
 	}
 	w.Cancel()
+}
+
+// Woke says, once, whether the last sleep in the kernel ended for fd. Of several
+// that are readable one ends it; the others end the next.
+func (w *Waker) Woke(fd int) bool {
+	if w.woke != fd {
+		return false
+	}
+	w.woke = -1
+	return true
 }
 
 // millis rounds up to what epoll counts in.

@@ -105,6 +105,36 @@ func TestWakerKernel(t *testing.T) {
 	awake(t, "a Wake after Unwatch", done)
 }
 
+// A sleep that a descriptor has ended says so, once.
+func TestWakerWoke(t *testing.T) {
+	w := NewWaker()
+	defer w.Close()
+	r, fill := pipe(t)
+	if err := w.Watch(r); err != nil {
+		t.Fatal(err)
+	}
+	sleep := func(d time.Duration) {
+		w.Prepare()
+		w.Within(-1)
+		awake(t, "in the end", slept(w, d))
+	}
+	sleep(time.Millisecond)
+	if w.Woke(r) {
+		t.Error("a descriptor that is not readable has ended a sleep")
+	}
+	fill()
+	sleep(-1)
+	if w.Woke(r+1000) || !w.Woke(r) || w.Woke(r) {
+		t.Error("not told, or not once, that the descriptor has ended the sleep")
+	}
+	sleep(-1)
+	w.Unwatch(r)
+	sleep(time.Millisecond)
+	if w.Woke(r) {
+		t.Error("told of the sleep before the last")
+	}
+}
+
 // armer is a CQ that says how it was armed.
 type armer struct {
 	CompletionQueue

@@ -16,6 +16,7 @@ package verbs
 #cgo noescape vb_post_bind
 #cgo noescape vb_poll
 #cgo noescape vb_arm
+#cgo noescape vb_cq_events
 #cgo nocallback vb_post_send
 #cgo nocallback vb_post_atomic
 #cgo nocallback vb_post_datagram
@@ -24,6 +25,7 @@ package verbs
 #cgo nocallback vb_post_bind
 #cgo nocallback vb_poll
 #cgo nocallback vb_arm
+#cgo nocallback vb_cq_events
 #include "shim.h"
 */
 import "C"

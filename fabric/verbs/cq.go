@@ -8,6 +8,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -26,14 +27,23 @@ type completionQueue struct {
 	// The owner's.
 	cq      *C.struct_vb_cq // nil when closed
 	stash   fabric.Completion
-	stashed bool // stash is the oldest completion: Arm found it
+	stashed bool          // stash is the oldest completion: Arm found it
+	bed     *fabric.Waker // watches the channel; nil: the routine does
+	tries   int           // ArmOn since the last Arm, to settleAfter
+	due     bool          // there may be an event: a completion came after it was asked for
 
 	users   int            // QPs; guarded by d.p.mu
-	unacked C.uint         // the routine's, then Close's
+	unacked C.uint         // of who reads the events, then Close's
+	asked   atomic.Bool    // the device owes an event, or there is one to be read
 	armed   atomic.Bool    // an Arm has had no notify yet
 	firing  sync.WaitGroup // notifies that Arm started
 	overrun atomic.Bool    // completions were lost
 }
+
+// settleAfter is how many ArmOn without an Arm between them make the owner watch
+// the channel: one that has a berth now and then would stop and start the
+// routine each time.
+const settleAfter = 16
 
 // ackBatch is the number of events acknowledged at once: it takes a mutex.
 const ackBatch = 128
@@ -94,15 +104,25 @@ func (q *completionQueue) openChannel() error {
 
 // drainEvents runs in the CQ's routine.
 func (q *completionQueue) drainEvents() {
-	n := C.uint(C.vb_cq_events(q.channel))
+	if q.takeEvents(math.MaxInt32) {
+		q.fire()
+	}
+}
+
+// takeEvents reads up to most events. When there was one, the next sleep has to
+// ask for another.
+func (q *completionQueue) takeEvents(most C.int) bool {
+	n := C.uint(C.vb_cq_events(q.channel, most))
+	if n == 0 {
+		return false
+	}
+	q.asked.Store(false)
 	q.unacked += n
 	if q.unacked >= ackBatch {
 		C.vb_ack_cq_events(q.cq, q.unacked)
 		q.unacked = 0
 	}
-	if n > 0 {
-		q.fire()
-	}
+	return true
 }
 
 // fire calls notify if an Arm waits for it.
@@ -144,6 +164,7 @@ func (q *completionQueue) pollDevice(wc []fabric.Completion, n int) (int, error)
 		return n, q.d.opError("poll", errors.New("the device refused"))
 	}
 	got := int(uint32(r))
+	q.due = q.due || got > 0
 	if r>>32 != 0 {
 		q.d.failConns(wc[n : n+got])
 	}
@@ -177,20 +198,101 @@ func (q *completionQueue) Arm() error {
 	if q.notify == nil {
 		return nil
 	}
-	q.armed.Store(true)
+	q.tries = 0
+	if err := q.rise(); err != nil {
+		return q.d.opError("arm", err)
+	}
+	return q.arm()
+}
+
+func (q *completionQueue) arm() error {
+	q.armed.Store(true) // before asked is looked at: the routine clears that first
+	if err := q.ask(); err != nil {
+		return err
+	}
 	if !q.stashed {
-		r := C.vb_arm(q.cq, (*C.struct_vb_wc)(unsafe.Pointer(&q.stash)))
-		if r < 0 {
-			return q.d.opError("arm", errno(int(r)))
+		var one [1]fabric.Completion
+		n, err := q.pollDevice(one[:], 0)
+		if err != nil {
+			return err
 		}
-		q.stashed = r == 1
-		if q.stashed && q.stash.Status != fabric.StatusSuccess {
-			q.d.failConns([]fabric.Completion{q.stash})
-		}
+		q.stash, q.stashed = one[0], n == 1
 	}
 	if q.stashed {
 		q.firing.Go(q.fire)
 	}
+	return nil
+}
+
+// ask has the device make an event of the next completion, unless it owes one:
+// asking is a system call with some drivers (rxe, siw).
+func (q *completionQueue) ask() error {
+	if q.asked.Swap(true) {
+		return nil
+	}
+	q.due = false
+	if e := C.vb_arm(q.cq); e != 0 {
+		q.asked.Store(false)
+		return q.d.opError("arm", errno(int(e)))
+	}
+	return nil
+}
+
+// ArmOn is Arm for an owner that sleeps in w: its thread waits for the channel
+// (fabric.WakeArmer). There is no notify for what is there already: the owner
+// looks once more before it sleeps.
+func (q *completionQueue) ArmOn(w *fabric.Waker) error {
+	if q.cq == nil {
+		return q.d.opError("arm", errClosed)
+	}
+	if q.notify == nil {
+		return nil
+	}
+	if !q.lieDown(w) {
+		return q.arm()
+	}
+	q.armed.Store(true) // for cqFailed
+	if q.due || w.Woke(int(q.channel.fd)) {
+		q.due = false
+		q.takeEvents(1)
+	}
+	if err := q.ask(); err != nil {
+		return err
+	}
+	w.Within(-1)
+	return nil
+}
+
+// lieDown has w watch the channel in place of the routine. It is false when that
+// is not worth while yet, or w cannot.
+func (q *completionQueue) lieDown(w *fabric.Waker) bool {
+	if q.bed == w {
+		return true
+	}
+	if q.tries++; q.tries < settleAfter || w.Watch(int(q.channel.fd)) != nil {
+		return false
+	}
+	if q.bed != nil {
+		q.bed.Unwatch(int(q.channel.fd))
+	} else {
+		q.parked.close()
+	}
+	q.bed = w
+	return true
+}
+
+// rise has the routine read the events again.
+func (q *completionQueue) rise() error {
+	if q.bed == nil {
+		return nil
+	}
+	p, err := park(int(q.channel.fd), "completion channel")
+	if err != nil {
+		return err
+	}
+	q.bed.Unwatch(int(q.channel.fd))
+	q.bed, q.parked = nil, p
+	go p.routine(q.drainEvents)
 	return nil
 }
 
@@ -210,7 +312,11 @@ func (q *completionQueue) Close() error {
 	q.d.mu.Unlock()
 	q.firing.Wait()
 	if q.channel != nil {
-		q.parked.close()
+		if q.bed != nil {
+			q.bed.Unwatch(int(q.channel.fd))
+		} else {
+			q.parked.close()
+		}
 		C.vb_ack_cq_events(q.cq, q.unacked)
 		q.unacked = 0
 	}

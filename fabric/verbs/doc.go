@@ -12,8 +12,9 @@
 // that context, under one protection domain of our own per device. All ids of
 // the connection manager share one event channel, read by one goroutine parked
 // in the runtime's poller; so are each device's asynchronous events and each
-// completion channel. Events are copied and acknowledged in one call into C:
-// no destroy ever waits for a goroutine.
+// completion channel whose owner does not wait for it itself (fabric.WakeArmer).
+// Events are copied and acknowledged in one call into C: no destroy ever waits for
+// a goroutine. A CQ asks its device for an event only when none is owed.
 //
 // Work requests cross into C in batches, without a pointer in them; the chains
 // that the device takes are built on the C stack. Only numbers are kept in C:

@@ -259,7 +259,7 @@ struct ibv_comp_channel *vb_comp_channel(struct ibv_context *ctx);
 int vb_destroy_comp_channel(struct ibv_comp_channel *ch);
 struct vb_cq *vb_create_cq(struct ibv_context *ctx, int depth, struct ibv_comp_channel *ch, int vector);
 int vb_destroy_cq(struct vb_cq *cq);
-int vb_cq_events(struct ibv_comp_channel *ch);
+int vb_cq_events(struct ibv_comp_channel *ch, int most);
 void vb_ack_cq_events(struct vb_cq *cq, unsigned int n);
 struct vb_queue *vb_new_queue(uint32_t depth, uint32_t max_sge, int shared);
 void vb_ref(struct vb_queue *q);
@@ -317,7 +317,7 @@ int64_t vb_post_recv(struct ibv_qp *qp, struct vb_queue *q, const struct vb_recv
 int64_t vb_post_srq(struct ibv_srq *srq, struct vb_queue *q, const struct vb_recv_wr *w, uint32_t n, const struct ibv_sge *sge, uint32_t nsge);
 int vb_post_bind(struct ibv_qp *qp, struct vb_queue *q, struct ibv_mw *mw, uint32_t rkey, struct ibv_mr *mr, uint64_t addr, uint64_t n, int access, uint64_t id, uint8_t flags);
 int64_t vb_poll(struct vb_cq *cq, struct vb_wc *out, uint32_t n);
-int vb_arm(struct vb_cq *cq, struct vb_wc *out);
+int vb_arm(struct vb_cq *cq);
 
 // The table of what was loaded, for the other C files.
 

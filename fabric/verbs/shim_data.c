@@ -421,16 +421,11 @@ int64_t vb_poll(struct vb_cq *cq, struct vb_wc *out, uint32_t n)
 	return r;
 }
 
-// vb_arm asks for an event and then looks whether a completion came before
-// that: 1 and the completion, 0, or -errno. Hardware gives no event for what is
-// there already.
-int vb_arm(struct vb_cq *cq, struct vb_wc *out)
+// vb_arm asks for an event at the next completion. Hardware gives none for what
+// is there already.
+int vb_arm(struct vb_cq *cq)
 {
-	int err = ibv_req_notify_cq(cq->cq, 0), drained = 0;
-	int64_t r;
+	int err = ibv_req_notify_cq(cq->cq, 0);
 
-	if (err)
-		return err > 0 ? -err : err;
-	r = poll(cq, out, 1, &drained);
-	return r > 0 && (uint32_t)r == 1;
+	return err > 0 ? -err : err;
 }

@@ -320,15 +320,15 @@ int vb_destroy_cq(struct vb_cq *cq)
 	return err;
 }
 
-// vb_cq_events takes the events that are there and returns their number; each
-// is to be acknowledged before the CQ is destroyed.
-int vb_cq_events(struct ibv_comp_channel *ch)
+// vb_cq_events takes the events that are there, most at the most, and returns
+// their number; each is to be acknowledged before the CQ is destroyed.
+int vb_cq_events(struct ibv_comp_channel *ch, int most)
 {
 	struct ibv_cq *cq;
 	void *context;
 	int n = 0;
 
-	while (!vb.ibv_get_cq_event_(ch, &cq, &context))
+	while (n < most && !vb.ibv_get_cq_event_(ch, &cq, &context))
 		n++;
 	return n;
 }
