@@ -98,7 +98,7 @@ func qemuArgs(p paths, k kernel, c vmConfig) []string {
 		"lab.deadline=" + strconv.Itoa(int(c.timeout.Seconds())),
 	}
 	args := []string{
-		"-accel", accel, "-cpu", cpu, "-smp", "2", "-m", envOr("LAB_MEMORY", "2048"),
+		"-accel", accel, "-cpu", cpu, "-smp", envOr("LAB_SMP", "2"), "-m", envOr("LAB_MEMORY", "2048"),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-kernel", k.image(), "-initrd", filepath.Join(c.dir, "initrd"), "-append", strings.Join(cmdline, " "),
 		"-serial", "file:" + filepath.Join(c.dir, "console.log"),

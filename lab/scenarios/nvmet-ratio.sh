@@ -1,58 +1,99 @@
 # Side by side with the kernel's target: IOPS and processor time, same job, same boot, as ratios. Nothing is asserted.
 #
+# LAB_OTHER=PROGRAM has another build of the daemon take turns with it on the same
+# jobs. LAB_ROUNDS (1) is how often all take their turns: the table has medians.
+# LAB_JOBS are the jobs, each DEVICE:PATTERN:DEPTH; LAB_SECONDS (5) is a turn's time.
+#
 # set: soak
 # needs: target roce nvmet
 # timeout: 600s
 
-OURS=nqn.2026-11.io.nvmf:lab-ours
-KERNEL=nqn.2026-11.io.nvmf:lab-kernel
+nqn=nqn.2026-11.io.nvmf:lab-
 seconds=${LAB_SECONDS:-5}
-# The same things under both: a device that does nothing, and a plain file on the
-# same ext4, which both open with O_DIRECT.
+read -r -a jobs <<<"${LAB_JOBS:-$(echo {null,file}:rand{read,write}:{1,32})}"
+who=(kernel ours)
+[ -z "${LAB_OTHER:-}" ] || who+=(other)
+declare -A nsids=([null]=1 [file]=2)
+
+# The same things under all: a device that does nothing, and a plain file on the
+# same ext4, which all open with O_DIRECT.
 null_device nullb0 1024 512 0
 kernel_null=$DEVICE
 image kernel.img 256M && kernel_file=$IMAGE
-nvmet_subsystem $KERNEL "$kernel_null" "$kernel_file"
-nvmet_listen 1 $ADDR 4421 $KERNEL
+nvmet_subsystem ${nqn}kernel "$kernel_null" "$kernel_file"
+nvmet_listen 1 $ADDR 4421 ${nqn}kernel
+
+# subsystem NAME: of a daemon, with a void and a file of its own.
+subsystem() {
+	cat <<-END
+	backends:
+	  - {name: void, type: "null", size: 1GiB}
+	  - {name: disk, type: file, path: $WORK/$1.img, size: 256MiB, block_size: 4096}
+	subsystems:
+	  - {nqn: "$nqn$1", hosts: any, namespaces: [{nsid: 1, backend: void}, {nsid: 2, backend: disk}]}
+	END
+}
 start_target <<END
 $(front)
-backends:
-  - {name: void, type: "null", size: 1GiB}
-  - {name: disk, type: file, path: $WORK/ours.img, size: 256MiB, block_size: 4096}
-subsystems:
-  - nqn: $OURS
-    hosts: any
-    namespaces: [{nsid: 1, backend: void}, {nsid: 2, backend: disk}]
+$(subsystem ours)
 END
-connect $KERNEL -s 4421
-connect $OURS
+if [ -n "${LAB_OTHER:-}" ]; then
+	{ PORT=4422 front && echo "admin: {socket: none}" && subsystem other; } >"$OUT/other.yaml"
+	"$LAB_OTHER" serve "$OUT/other.yaml" </dev/null >"$OUT/other.log" 2>&1 &
+	other_pid=$!
+	wait_until 20 grep -q "listener front: up" "$OUT/other.log"
+	connect ${nqn}other -s 4422
+fi
+connect ${nqn}kernel -s 4421
+connect ${nqn}ours
 
-# machine_ticks: processor time of the whole guest that was not idle.
-machine_ticks() { awk '/^cpu / {print $2 + $3 + $4 + $7 + $8}' /proc/stat; }
+# spent prints the guest's processor time that was not idle, in 1/100 s, and its
+# context switches so far.
+spent() { awk '/^cpu / {t = $2 + $3 + $4 + $7 + $8} /^ctxt/ {c = $2} END {print t, c}' /proc/stat; }
 
-# measure NQN NSID RW DEPTH: sets IOPS and TICKS (of the guest, per 1000 I/Os).
+# measure WHO JOB: adds a line to the file "turns": IOPS, and of an I/O the guest's
+# microseconds of processor time and context switches.
 measure() {
-	ns_dev "$1" "$2"
-	local before
-	before=$(machine_ticks)
-	fio_iops "${1##*-}-$2-$3-$4" "$DEV" "$seconds" --rw="$3" --iodepth="$4" --size=256m
-	TICKS=$((($(machine_ticks) - before) * 10000 / (IOPS * (seconds + 1) + 1)))
+	local device rw depth before after
+	IFS=: read -r device rw depth <<<"$2"
+	ns_dev "$nqn$1" "${nsids[$device]}"
+	before=$(spent)
+	fio_iops "$1-$device-$rw-$depth" "$DEV" "$seconds" --rw="$rw" --iodepth="$depth" --size=256m
+	after=$(spent)
+	awk -v n=$((IOPS * (seconds + 1) + 1)) -v turn="$1 $2 $IOPS" \
+		'{printf "%s %d %.1f\n", turn, ($3 - $1) * 10000 / n, ($4 - $2) / n}' <<<"$before $after" >>"$OUT/turns"
 }
-for nsid in 1 2; do ns_dev $OURS $nsid && dd if=/dev/zero of="$DEV" bs=1M count=256 oflag=direct status=none; done
-ns_dev $KERNEL 2 && dd if=/dev/zero of="$DEV" bs=1M count=256 oflag=direct status=none
 
-printf '%-6s %-9s %5s %12s %12s %7s %22s\n' device job depth "kernel IOPS" "our IOPS" ratio "ms of CPU per I/O, ratio"
-for nsid in 1 2; do
-	for rw in randread randwrite; do
-		for depth in 1 32; do
-			measure $KERNEL $nsid $rw $depth
-			kernel=$IOPS kernel_ticks=$TICKS
-			measure $OURS $nsid $rw $depth
-			printf '%-6s %-9s %5s %12s %12s %7s %22s\n' "$([ $nsid = 1 ] && echo null || echo file)" $rw $depth "$kernel" "$IOPS" \
-				"$(awk "BEGIN {printf \"%.2f\", $IOPS / $kernel}")" "$(awk "BEGIN {printf \"%.3f / %.3f = %.2f\", $TICKS / 1000, $kernel_ticks / 1000, $TICKS / ($kernel_ticks + 0.001)}")"
-		done
+# median WHO JOB FIELD: of the turns.
+median() { awk -v w="$1" -v j="$2" -v f="$3" '$1 == w && $2 == j {print $f}' "$OUT/turns" | sort -n | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'; }
+
+if [[ " ${jobs[*]}" == *" file:"* ]]; then
+	for one in "${who[@]}"; do # no holes
+		ns_dev "$nqn$one" 2
+		dd if=/dev/zero of="$DEV" bs=1M count=256 oflag=direct status=none
+	done
+fi
+for ((round = 0; round < ${LAB_ROUNDS:-1}; round++)); do
+	for job in "${jobs[@]}"; do
+		for one in "${who[@]}"; do measure "$one" "$job"; done
+	done
+done
+
+# to_kernel WHO JOB FIELD prints the ratio of the medians.
+to_kernel() { awk "BEGIN {printf \"%.2f\", $(median "$1" "$2" "$3") / ($(median kernel "$2" "$3") + 0.001)}"; }
+
+row='%-20s %-8s %8s %10s %14s %10s %15s\n'
+printf "$row" job who IOPS "to kernel" "us CPU an I/O" "to kernel" "switches an I/O"
+for job in "${jobs[@]}"; do
+	for one in "${who[@]}"; do
+		printf "$row" "$job" "$one" "$(median "$one" "$job" 3)" "$(to_kernel "$one" "$job" 3)" \
+			"$(median "$one" "$job" 4)" "$(to_kernel "$one" "$job" 4)" "$(median "$one" "$job" 5)"
 	done
 done
 disconnect_all
+if [ -n "${LAB_OTHER:-}" ]; then
+	kill -TERM "$other_pid"
+	wait "$other_pid"
+fi
 stop_target
 nvmet_clear
