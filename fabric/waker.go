@@ -283,7 +283,11 @@ func millis(d time.Duration) int {
 	if d < 0 {
 		return -1
 	}
-	return int(min((d+time.Millisecond-1)/time.Millisecond, 1<<30))
+	n := d / time.Millisecond
+	if d%time.Millisecond > 0 {
+		n++
+	}
+	return int(min(n, 1<<30))
 }
 
 // Close gives the descriptors back. Nobody sleeps.

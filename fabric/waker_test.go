@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"math"
 	"runtime"
 	"sync"
 	"testing"
@@ -276,5 +277,15 @@ func TestWakerAllocations(t *testing.T) {
 		w.Sleep(-1)
 	}); n != 0 {
 		t.Errorf("%v allocations a sleep", n)
+	}
+}
+
+func TestMillisRoundUp(t *testing.T) {
+	for d, want := range map[time.Duration]int{
+		forever: -1, 0: 0, 1: 1, time.Millisecond: 1, time.Millisecond + 1: 2, time.Second: 1000, math.MaxInt64: 1 << 30,
+	} {
+		if got := millis(d); got != want {
+			t.Errorf("millis(%d) = %d, want %d", d, got, want)
+		}
 	}
 }
