@@ -23,6 +23,7 @@ const (
 type Spin struct {
 	most, window time.Duration
 	idle         uint
+	vain         bool // the last time was
 }
 
 // NewSpin is a Spin of at most that long; 0 or less is not at all. One of a
@@ -43,8 +44,15 @@ func (s *Spin) Window() time.Duration {
 
 // Found ends an idle time in which there was work after d.
 func (s *Spin) Found(d time.Duration) {
+	s.vain = false
 	s.window = min(max(spinMargin*d, s.window-s.window/8, leastSpin), s.most)
 }
 
-// Vain ends an idle time in which there was none.
-func (s *Spin) Vain() { s.window = min(max(s.window/2, leastSpin), s.most) }
+// Vain ends an idle time in which there was none. Once is no reason to look less:
+// it may be a hiccup.
+func (s *Spin) Vain() {
+	if s.vain {
+		s.window = min(max(s.window/2, leastSpin), s.most)
+	}
+	s.vain = true
+}

@@ -388,7 +388,7 @@ func TestListenErrors(t *testing.T) {
 func TestPollModes(t *testing.T) {
 	for mode := PollAdaptive; mode <= PollEvent; mode++ {
 		t.Run(mode.String(), func(t *testing.T) {
-			e := newEnv(t, envOptions{cfg: func(c *Config) { c.Poll = mode }})
+			e := newEnv(t, envOptions{cfg: func(c *Config) { c.Poll, c.Spin = mode, 20*time.Microsecond }})
 			q := e.queue(rdmatest.Options{}, rdmatest.ConnectParams{})
 			for range 50 {
 				e.must(q.Read(e.ctx, memNS, 0, 8, 0, 4096))
@@ -406,7 +406,9 @@ func TestPollModes(t *testing.T) {
 			before := e.snapshot()
 			time.Sleep(50 * time.Millisecond)
 			after := e.snapshot()
-			if n := after.sum().Turns - before.sum().Turns; n > 200 {
+			// Each snapshot wakes every group for a spin. One that never slept would
+			// make some thousands even on a slow machine.
+			if n := after.sum().Turns - before.sum().Turns; n > 1000 {
 				t.Errorf("%d turns while idle", n)
 			}
 		})
