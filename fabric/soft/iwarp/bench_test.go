@@ -364,7 +364,7 @@ func (t *bound) run(n int) int64 {
 		switch {
 		case err == nil:
 			sent += int64(k)
-		case err != unix.EAGAIN: //nolint:errorlint // an Errno
+		case err != unix.EAGAIN:
 			t.b.Fatal(err)
 		}
 	}
