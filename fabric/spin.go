@@ -1,6 +1,9 @@
 package fabric
 
-import "time"
+import (
+	"runtime"
+	"time"
+)
 
 const (
 	leastSpin  = 20 * time.Microsecond // about what going to sleep and being woken costs
@@ -32,6 +35,22 @@ type Spin struct {
 func NewSpin(most time.Duration) Spin {
 	most = max(most, 0)
 	return Spin{most: most, window: min(leastSpin, most)}
+}
+
+// Look is one idle time: it has turn, which looks once and says whether there was
+// work, called between turns of other goroutines, and says whether it found some.
+func (s *Spin) Look(turn func() bool) bool {
+	window, start := s.Window(), time.Now()
+	for looked := time.Duration(0); looked < window; {
+		runtime.Gosched()
+		busy := turn()
+		if looked = time.Since(start); busy {
+			s.Found(looked)
+			return true
+		}
+	}
+	s.Vain()
+	return false
 }
 
 // Window begins an idle time and is how long to look.

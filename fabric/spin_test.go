@@ -86,3 +86,19 @@ func TestSpinBounds(t *testing.T) {
 		t.Errorf("the zero Spin spins for %v", d)
 	}
 }
+
+func TestSpinLook(t *testing.T) {
+	s := fabric.NewSpin(time.Second) // always that long
+	turns := 0
+	if !s.Look(func() bool { turns++; return turns == 5 }) || turns != 5 {
+		t.Errorf("work of the fifth turn: %d turns", turns)
+	}
+	s = fabric.NewSpin(time.Millisecond)
+	if s.Look(func() bool { return false }) {
+		t.Error("found nothing, and says it did")
+	}
+	s = fabric.NewSpin(0)
+	if s.Look(func() bool { t.Error("a turn of one that never spins"); return true }) {
+		t.Error("one that never spins has found something")
+	}
+}

@@ -3,7 +3,6 @@ package initiator
 import (
 	"fmt"
 	"math"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -222,7 +221,7 @@ func (e *engine) strand(r *request, until int64, err error) {
 // awaited, then asleep.
 func (e *engine) idle() {
 	q := e.q
-	if q.inflight > 0 && e.spinning() {
+	if q.inflight > 0 && e.spin.Look(e.look) {
 		return
 	}
 	q.w.Prepare()
@@ -270,21 +269,8 @@ func (q *queue) needsCheck() bool {
 	return q.next.Load() != nil
 }
 
-// spinning polls for a bounded time, and says whether something came.
-func (e *engine) spinning() bool {
-	window, start := e.spin.Window(), monotonic()
-	for looked := time.Duration(0); looked < window; {
-		runtime.Gosched()
-		now := monotonic()
-		looked = time.Duration(now - start)
-		if e.turn(now) {
-			e.spin.Found(looked)
-			return true
-		}
-	}
-	e.spin.Vain()
-	return false
-}
+// look is a turn now.
+func (e *engine) look() bool { return e.turn(monotonic()) }
 
 // fill makes r a command without data.
 func (r *request) fill(cmd nvme.Command, timeout time.Duration) {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/target"
@@ -175,7 +174,7 @@ func (g *group) idle() {
 		runtime.Gosched()
 		return
 	case PollAdaptive:
-		if g.spin() {
+		if g.patience.Look(g.turn) {
 			return
 		}
 	}
@@ -194,22 +193,6 @@ func (g *group) sleep() {
 		return
 	}
 	<-g.waker.C
-}
-
-// spin looks for work for a bounded time, and says whether it found some.
-func (g *group) spin() bool {
-	window, start := g.patience.Window(), time.Now()
-	for looked := time.Duration(0); looked < window; {
-		runtime.Gosched()
-		busy := g.turn()
-		looked = time.Since(start)
-		if busy {
-			g.patience.Found(looked)
-			return true
-		}
-	}
-	g.patience.Vain()
-	return false
 }
 
 func (g *group) arm() {
