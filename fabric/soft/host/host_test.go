@@ -69,17 +69,25 @@ func TestAddrs(t *testing.T) {
 	}
 }
 
-// One event for one Watch, and none without.
-func TestWaiter(t *testing.T) {
+// waiterAndPipe makes a waiter and the two ends of a pipe that does not block.
+func waiterAndPipe(t *testing.T) (w *Waiter, fds []int) {
+	t.Helper()
 	w, err := NewWaiter()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close()
-	fds := make([]int, 2)
+	fds = make([]int, 2)
 	if err := unix.Pipe2(fds, unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		w.Close()
 		t.Fatal(err)
 	}
+	return w, fds
+}
+
+// One event for one Watch, and none without.
+func TestWaiter(t *testing.T) {
+	w, fds := waiterAndPipe(t)
+	defer w.Close()
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
 	woken := make(chan struct{}, 16)
@@ -123,15 +131,8 @@ func TestWaiter(t *testing.T) {
 // What is kept is handled as often as it comes, and an error too; what is removed
 // is not.
 func TestWaiterKeep(t *testing.T) {
-	w, err := NewWaiter()
-	if err != nil {
-		t.Fatal(err)
-	}
+	w, fds := waiterAndPipe(t)
 	defer w.Close()
-	fds := make([]int, 2)
-	if err := unix.Pipe2(fds, unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
 	defer unix.Close(fds[1])
 	got, broken := make(chan byte, 16), make(chan struct{}, 1)
 	handle := func() {
