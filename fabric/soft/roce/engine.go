@@ -19,7 +19,8 @@ import (
 const (
 	burst      = 64  // packets of one QP before others have a turn
 	passLimit  = 512 // packets sent in one pass before the socket is read again
-	ackRounds  = 4   // passes that an ACK may wait for company
+	ackRounds  = 4   // passes that an ACK may wait for others to join it
+	company    = 8   // packets, with fewer of which ACKs that can wait go along
 	fullRounds = 16  // passes that timers wait for a socket to be read
 	maxStrays  = 256 // packets that wait to be taken over from another engine
 )
@@ -310,26 +311,23 @@ func (e *engine) activate(q *queuePair) {
 }
 
 // flush sends what the QPs have to send. ACKs that can wait are left, unless
-// all is set.
+// all is set, or little else is sent: then they go along in the same system
+// call, for the owner may find nothing to do after it, and they would leave by
+// themselves.
 func (e *engine) flush(now time.Duration, all bool) {
 	if e.tx.blocked() && !e.tx.retry() {
 		return
 	}
 	if all {
-		e.rounds = 0
-		for e.held.len() > 0 {
-			if q := e.held.pop(); q.where == inHeld { // else it has moved on meanwhile
-				e.activate(q)
-			}
-		}
+		e.takeHeld()
 	}
-	for sent := 0; e.active.len() > 0 && sent < passLimit; {
-		q := e.active.pop()
-		q.where = inNone
-		sent += e.run(q, now, all)
-		if e.tx.blocked() {
-			return
-		}
+	sent := e.runActive(now, all)
+	if e.tx.blocked() {
+		return
+	}
+	if sent <= company && e.tx.batch.n > 0 && e.held.len() > 0 {
+		e.takeHeld()
+		e.runActive(now, true)
 	}
 	if len(e.eager) > 0 {
 		e.flushLoose()
@@ -337,6 +335,26 @@ func (e *engine) flush(now time.Duration, all bool) {
 	if e.tx.batch.n > 0 {
 		e.tx.send()
 	}
+}
+
+// takeHeld makes QPs whose ACKs were held active.
+func (e *engine) takeHeld() {
+	e.rounds = 0
+	for e.held.len() > 0 {
+		if q := e.held.pop(); q.where == inHeld { // else it has moved on meanwhile
+			e.activate(q)
+		}
+	}
+}
+
+// runActive lets the active QPs send, and says how many packets that were.
+func (e *engine) runActive(now time.Duration, all bool) (sent int) {
+	for e.active.len() > 0 && sent < passLimit && !e.tx.blocked() {
+		q := e.active.pop()
+		q.where = inNone
+		sent += e.run(q, now, all)
+	}
+	return sent
 }
 
 // hold keeps a QP that has only an ACK to send.
