@@ -103,6 +103,11 @@ func (p *Queue) sleep(ctx context.Context, rest bool) error {
 		default:
 			p.doze()
 		}
+		// What ended the sleep is mostly there, and is taken before another is
+		// prepared: in that the device would have it end once more.
+		if over, _ = p.ready(false, rest); over {
+			return nil
+		}
 	}
 }
 
