@@ -137,6 +137,36 @@ type Completion struct {
 	Status nvme.Status
 }
 
+// Waker is where the owner of queues sleeps in the kernel; fabric.Waker is one.
+type Waker interface {
+	// WatchSignals has each signal of fd, an eventfd that nobody reads, end a sleep,
+	// until Unwatch. It fails when it cannot, and from then on never works.
+	WatchSignals(fd int) error
+	Unwatch(fd int)
+	// Asleep says whether a sleep is prepared, or goes on.
+	Asleep() bool
+}
+
+// WakeArmer is implemented by queues whose owner can wait in the kernel itself for
+// the medium, which costs no other goroutine a turn.
+type WakeArmer interface {
+	Queue
+	// ArmOn is Arm for an owner that has prepared a sleep in w. What w watches ends
+	// the sleep instead of notify, which is called for all else. A queue has one w
+	// for its life.
+	ArmOn(w Waker)
+}
+
+// ArmOn arms q in the best way that it knows for an owner that sleeps in w; nil
+// stands for any other sleep.
+func ArmOn(q Queue, w Waker) {
+	if a, ok := q.(WakeArmer); ok && w != nil {
+		a.ArmOn(w)
+		return
+	}
+	q.Arm()
+}
+
 // Registrar is implemented by queues that gain from knowing the memory in
 // advance (io_uring registered buffers). Failing is not fatal: unregistered
 // memory works.

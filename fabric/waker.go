@@ -185,7 +185,13 @@ func (w *Waker) Arm(q CompletionQueue) error {
 func (w *Waker) Kernel() bool { return w.kernel.Load() }
 
 // Watch ends sleeps in the kernel while fd is readable, until Unwatch.
-func (w *Waker) Watch(fd int) error {
+func (w *Waker) Watch(fd int) error { return w.watch(fd, unix.EPOLLIN) }
+
+// WatchSignals has each signal of fd, an eventfd, end a sleep in the kernel, the
+// next one if there is none, until Unwatch. Nobody has to read fd.
+func (w *Waker) WatchSignals(fd int) error { return w.watch(fd, unix.EPOLLIN|unix.EPOLLET) }
+
+func (w *Waker) watch(fd int, events uint32) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -196,11 +202,11 @@ func (w *Waker) Watch(fd int) error {
 			return err
 		}
 	}
-	return w.add(fd)
+	return w.add(fd, events)
 }
 
-func (w *Waker) add(fd int) error {
-	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
+func (w *Waker) add(fd int, events uint32) error {
+	ev := unix.EpollEvent{Events: events, Fd: int32(fd)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(w.epfd, unix.EPOLL_CTL_ADD, fd, &ev))
 }
 
@@ -214,7 +220,7 @@ func (w *Waker) open() (err error) {
 		w.evfd = -1
 		err = os.NewSyscallError("eventfd", err)
 	} else {
-		err = w.add(w.evfd)
+		err = w.add(w.evfd, unix.EPOLLIN)
 	}
 	if err != nil {
 		w.shut()

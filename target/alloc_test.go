@@ -48,7 +48,7 @@ func (h *hotRequest) roundTrip(tb testing.TB) {
 	h.send(tb)
 	for h.f.completed == 0 {
 		g.Submit()
-		g.Arm()
+		g.Arm(nil)
 		g.Poll()
 	}
 	if !h.f.Status.OK() {

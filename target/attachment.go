@@ -306,11 +306,12 @@ func (a *attachment) failed(r *Request, st nvme.Status) nvme.Status {
 }
 
 // Arm asks every backend queue with operations in flight, or that has lent of
-// late, for one Wake. Poll
-// once more after it and before sleeping.
-func (g *Group) Arm() {
+// late, for one Wake. Poll once more after it and before sleeping. An owner that
+// sleeps in the kernel says where: some queues end that sleep instead of Wake. For
+// any other sleep w is nil.
+func (g *Group) Arm(w backend.Waker) {
 	for _, a := range g.busy {
-		a.queue.Arm()
+		backend.ArmOn(a.queue, w)
 	}
-	g.armWarm()
+	g.armWarm(w)
 }

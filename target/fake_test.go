@@ -257,7 +257,7 @@ func (f *fakeGroup) step() {
 func (f *fakeGroup) loop() {
 	for range f.wake {
 		f.step()
-		f.g.Arm()
+		f.g.Arm(nil)
 		f.mu.Lock()
 		ended := f.ended
 		f.mu.Unlock()

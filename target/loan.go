@@ -3,6 +3,7 @@ package target
 import (
 	"slices"
 
+	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/nvme"
 )
 
@@ -61,11 +62,11 @@ func (g *Group) reapWarm() (reaped int) {
 }
 
 // armWarm asks queues that have lent for a wake-up, some times.
-func (g *Group) armWarm() {
+func (g *Group) armWarm(w backend.Waker) {
 	for i := 0; i < len(g.warm); {
 		a := g.warm[i]
 		if !a.busy {
-			a.queue.Arm()
+			backend.ArmOn(a.queue, w)
 		}
 		if a.warm--; a.warm > 0 {
 			i++

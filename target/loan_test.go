@@ -272,7 +272,7 @@ func TestWarm(t *testing.T) {
 			t.Errorf("%d reaps in 10 turns", q.reaps)
 		}
 		for range 10 {
-			g.Arm()
+			g.Arm(nil)
 		}
 		g.Poll()
 		if q.arms != armsAfterLoan || q.reaps != 10 || len(g.warm) != 0 {
@@ -283,7 +283,7 @@ func TestWarm(t *testing.T) {
 	d.hold(true) // with something in flight it is armed once, not twice
 	q.arms = 0
 	r.do(l, blockCmd(nvme.CmdWrite, 1, 0, 8, 0), make([]byte, 4096), 4096)
-	g.Arm()
+	g.Arm(nil)
 	if q.arms != 1 {
 		t.Errorf("armed %d times", q.arms)
 	}

@@ -234,7 +234,10 @@ func (q *faultyQueue) resume() {
 	}
 }
 
-func (q *faultyQueue) Arm() {
+func (q *faultyQueue) Arm() { q.ArmOn(nil) }
+
+// ArmOn passes on to a queue that is a backend.WakeArmer.
+func (q *faultyQueue) ArmOn(w backend.Waker) {
 	if q.closed {
 		return
 	}
@@ -246,7 +249,7 @@ func (q *faultyQueue) Arm() {
 		q.waker.Wake()
 		return
 	}
-	q.Queue.Arm()
+	backend.ArmOn(q.Queue, w)
 }
 
 // RegisterBuffers passes on to a queue that is a backend.Registrar.

@@ -258,7 +258,10 @@ func (q *queue) resume(c *backend.Completion) bool {
 }
 
 // Arm calls notify at once when completions wait.
-func (q *queue) Arm() {
+func (q *queue) Arm() { q.ArmOn(nil) }
+
+// ArmOn arms the queue below on w.
+func (q *queue) ArmOn(w backend.Waker) {
 	if q.closed {
 		return
 	}
@@ -268,7 +271,7 @@ func (q *queue) Arm() {
 		q.waker.Wake()
 		return
 	}
-	q.below.Arm()
+	backend.ArmOn(q.below, w)
 }
 
 // RegisterBuffers has the queue below know the memory, and that of the pages.

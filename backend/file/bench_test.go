@@ -14,6 +14,7 @@ import (
 	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/backend/backendtest"
 	"github.com/nvmf-go/nvmf/backend/file"
+	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/nvme"
 )
 
@@ -94,9 +95,19 @@ func benchmark(b *testing.B, o file.Options, kind backend.Kind, depth int, spin 
 			b.Error(err)
 		}
 	})
-	r := backendtest.NewRig(b, d, depth)
+	w := fabric.NewWaker()
+	b.Cleanup(w.Close)
+	q, err := d.NewQueue(depth, w.Wake)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := q.Close(); err != nil {
+			b.Error(err)
+		}
+	})
 	mem := backendtest.Memory(b, depth*4096)
-	if reg, ok := r.Queue.(backend.Registrar); ok {
+	if reg, ok := q.(backend.Registrar); ok {
 		if err := reg.RegisterBuffers([][]byte{mem}); err != nil {
 			b.Log(err)
 		}
@@ -117,8 +128,8 @@ func benchmark(b *testing.B, o file.Options, kind backend.Kind, depth int, spin 
 		for i := range next {
 			next[i].Offset = rand.Uint64N(blocks) * 4096
 		}
-		sent += r.Queue.Submit(next)
-		done := wait(r, done[:depth], spin)
+		sent += q.Submit(next)
+		done := wait(q, w, done[:depth], spin, o.Engine == file.EngineURing)
 		next = next[:0]
 		for _, c := range done {
 			if c.Status != nvme.Success {
@@ -132,19 +143,26 @@ func benchmark(b *testing.B, o file.Options, kind backend.Kind, depth int, spin 
 	b.ReportMetric(float64(cpu(b)-before)/float64(b.N), "cpu-ns/op")
 }
 
-// wait is Rig.Wait without its time limit, which costs.
-func wait(r *backendtest.Rig, done []backend.Completion, spin time.Duration) []backend.Completion {
+// wait is how the owner of a poll group waits; kernel says where it sleeps.
+func wait(q backend.Queue, w *fabric.Waker, done []backend.Completion, spin time.Duration, kernel bool) []backend.Completion {
 	for start := time.Now(); spin > 0 && time.Since(start) < spin; {
-		if n := r.Queue.Reap(done); n > 0 {
+		if n := q.Reap(done); n > 0 {
 			return done[:n]
 		}
 	}
 	for {
-		if n := r.Queue.Reap(done); n > 0 {
+		if n := q.Reap(done); n > 0 {
 			return done[:n]
 		}
-		r.Queue.Arm()
-		<-r.Woken
+		w.Prepare()
+		if kernel {
+			w.Within(-1)
+			backend.ArmOn(q, w)
+			w.Sleep(-1)
+		} else {
+			q.Arm()
+			<-w.C
+		}
 	}
 }
 

@@ -11,35 +11,33 @@ import (
 	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/backend/backendtest"
 	"github.com/nvmf-go/nvmf/backend/internal/waker"
+	"github.com/nvmf-go/nvmf/fabric"
 )
 
-// A queue whose owner does not sleep costs no signals of its eventfd, whose
-// count nobody resets.
-func TestBusyQueueSignalsNothing(t *testing.T) {
+// signals is how often the eventfd of a queue was signalled since the last call.
+func signals(t *testing.T, evfd int) uint64 {
+	t.Helper()
+	var b [8]byte
+	switch n, err := unix.Read(evfd, b[:]); {
+	case err == unix.EAGAIN:
+		return 0
+	case err != nil || n != len(b):
+		t.Fatalf("read %d bytes of an eventfd: %v", n, err)
+	}
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+// A queue whose owner does not sleep costs no signals of its eventfd, whose count
+// nobody resets. One that sleeps is woken, by notify or in the kernel.
+func TestSignalsOnlyForSleepers(t *testing.T) {
 	eachEngine(t, Options{}, func(t *testing.T, d *Device, _ *faults) {
 		r := backendtest.NewRig(t, d, 1)
 		g := r.Queue.(*queue).ring
 		if g == nil {
 			t.Skip("the pool has no eventfd")
 		}
-		signals := func() (n uint64) {
-			conn, err := g.events.SyscallConn()
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = conn.Control(func(fd uintptr) {
-				var b [8]byte
-				if got, err := unix.Read(int(fd), b[:]); got == len(b) && err == nil {
-					n = binary.NativeEndian.Uint64(b[:])
-				}
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n
-		}
 		mem := backendtest.Memory(t, 4096)
-		busy := func() {
+		busy := func(when string) {
 			done := make([]backend.Completion, 1)
 			for range 50 {
 				r.Queue.Submit([]backend.Op{read(mem, 0)})
@@ -47,22 +45,41 @@ func TestBusyQueueSignalsNothing(t *testing.T) {
 					time.Sleep(10 * time.Microsecond)
 				}
 			}
+			if n := signals(t, g.evfd); n != 0 {
+				t.Errorf("%d signals %s", n, when)
+			}
 		}
-		busy()
-		if n := signals(); n != 0 {
-			t.Errorf("%d signals without Arm", n)
+		busy("before a sleep")
+
+		w := fabric.NewWaker()
+		defer w.Close()
+		for range 3 {
+			w.Prepare()
+			r.Queue.(*queue).ArmOn(w)
+			r.Queue.Submit([]backend.Op{read(mem, 0)})
+			if w.Sleep(time.Minute); !w.Woke(g.evfd) {
+				t.Fatal("the sleep in the kernel did not end with the operation")
+			}
+			r.Wait()
+			if signals(t, g.evfd) == 0 {
+				t.Error("no signal after ArmOn")
+			}
+			busy("after a sleep in the kernel")
 		}
+		if g.ear.events != nil {
+			t.Error("a goroutine listens for an owner that does not need it")
+		}
+
 		r.Queue.Arm()
 		r.Queue.Submit([]backend.Op{read(mem, 0)})
 		r.Sleep()
 		r.Wait()
-		before := signals()
-		if before == 0 {
+		if signals(t, g.evfd) == 0 {
 			t.Error("no signal after Arm")
 		}
-		busy()
-		if n := signals(); n != 0 {
-			t.Errorf("%d signals after the notify was served", n)
+		busy("after a sleep that notify has ended")
+		if err := r.Queue.Close(); err != nil { // before w
+			t.Error(err)
 		}
 	})
 }

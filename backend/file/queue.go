@@ -269,13 +269,16 @@ func (q *queue) deliver(s *slot, res int32) {
 }
 
 // Arm calls notify at once when something is there.
-func (q *queue) Arm() {
+func (q *queue) Arm() { q.ArmOn(nil) }
+
+// ArmOn has w watch the events of io_uring. What the pool does is told by notify.
+func (q *queue) ArmOn(w backend.Waker) {
 	if q.closed {
 		return
 	}
 	q.kick()
 	q.waker.Arm()
-	if q.ready.head != nil || q.back.Load() != nil || q.ring != nil && q.ring.arm() {
+	if q.ready.head != nil || q.back.Load() != nil || q.ring != nil && q.ring.arm(w) {
 		q.waker.Wake()
 	}
 }

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nvmf-go/nvmf/backend"
 	"github.com/nvmf-go/nvmf/backend/uring"
 )
 
@@ -22,8 +22,7 @@ var ringOpcodes = []uring.Opcode{
 type ring struct {
 	// Constant.
 	queue  *queue
-	events *os.File // eventfd, signalled by completions while listening
-	ended  chan struct{}
+	evfd   int  // eventfd, signalled by completions while listening; nobody reads it
 	direct bool // calls do not copy much data
 
 	// Owner.
@@ -31,6 +30,9 @@ type ring struct {
 	cqes      [64]uring.CQE
 	regions   []region
 	listening bool
+	bed       backend.Waker // it watches evfd; nil before the first ArmOn
+	abed      bool          // the owner was to sleep there
+	ear       ear
 }
 
 // region is registered memory.
@@ -45,45 +47,27 @@ func newRing(q *queue, depth int) (*ring, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &ring{queue: q, uring: u, direct: q.dev.medium.direct, ended: make(chan struct{})}
+	r := &ring{queue: q, uring: u, direct: q.dev.medium.direct, ear: ear{tell: q.waker.Wake}}
 	if err := r.register(); err != nil {
 		return nil, errors.Join(err, u.Close())
 	}
-	events, err := r.events.SyscallConn()
-	if err != nil {
-		return nil, errors.Join(err, u.Close(), r.events.Close())
-	}
-	go r.listen(events)
 	return r, nil
 }
 
 // register names the file and the event descriptor to the kernel.
-func (r *ring) register() error {
-	efd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
-	if err != nil {
+func (r *ring) register() (err error) {
+	if r.evfd, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
 		return os.NewSyscallError("eventfd", err)
 	}
-	r.events = os.NewFile(uintptr(efd), "io_uring events")
-	err = r.uring.RegisterEventFD(efd)
+	err = r.uring.RegisterEventFD(r.evfd)
 	if err == nil {
 		err = r.uring.RegisterFiles([]int32{int32(r.queue.fd)})
 	}
 	if err != nil {
-		return errors.Join(err, r.events.Close())
+		return errors.Join(err, unix.Close(r.evfd))
 	}
 	r.uring.SetEvents(false)
 	return nil
-}
-
-// listen wakes the queue's owner when completions come, from its own
-// goroutine, which the Go runtime parks without a thread. It never reads the
-// eventfd: the runtime polls for edges, and every signal is one.
-func (r *ring) listen(events syscall.RawConn) {
-	defer close(r.ended)
-	_ = events.Read(func(uintptr) (done bool) { // ends with the error of Close
-		r.queue.waker.Wake()
-		return false
-	})
 }
 
 // push prepares s.call for the next submit. It is false when io_uring cannot
@@ -155,6 +139,10 @@ func (r *ring) submit() {
 
 // reap takes completions. It stops the events when they have served.
 func (r *ring) reap() {
+	if r.abed && !r.bed.Asleep() {
+		r.abed = false
+		r.queue.waker.Disarm() // nobody has told it that the sleep is over
+	}
 	if r.listening && !r.queue.waker.Armed() {
 		r.listening = false
 		r.uring.SetEvents(false)
@@ -181,13 +169,24 @@ func (r *ring) progress() {
 	}
 }
 
-// arm has the next completion signal, and says whether there is something to
-// do already.
-func (r *ring) arm() bool {
+// arm has the next completion signal, to w if the owner sleeps there, and says
+// whether there is something to do already.
+func (r *ring) arm(w backend.Waker) bool {
+	if r.abed = w != nil && r.lieDown(w); !r.abed {
+		r.ear.open(r.evfd)
+	}
 	r.listening = true
 	r.uring.SetEvents(true)
 	r.progress()
 	return r.uring.Ready() > 0 || r.uring.Pending() > 0
+}
+
+// lieDown has w watch the events. It is false when it cannot.
+func (r *ring) lieDown(w backend.Waker) bool {
+	if r.bed == nil && w.WatchSignals(r.evfd) == nil {
+		r.bed = w
+	}
+	return r.bed != nil
 }
 
 // registerBuffers pins mem in place of what was pinned.
@@ -224,7 +223,8 @@ func (r *ring) close() error {
 	if r.regions != nil {
 		_ = r.uring.UnregisterBuffers()
 	}
-	err := errors.Join(r.uring.Close(), r.events.Close())
-	<-r.ended
-	return err
+	if r.bed != nil {
+		r.bed.Unwatch(r.evfd)
+	}
+	return errors.Join(r.uring.Close(), r.ear.close(), unix.Close(r.evfd))
 }

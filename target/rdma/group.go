@@ -201,7 +201,11 @@ func (g *group) arm() {
 			g.cqFailed(g.cqs[i], err)
 		}
 	}
-	g.core.Arm()
+	if g.waker.Kernel() {
+		g.core.Arm(g.waker)
+	} else {
+		g.core.Arm(nil)
+	}
 }
 
 func (g *group) takeMessages() bool {
