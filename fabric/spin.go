@@ -39,18 +39,22 @@ func NewSpin(most time.Duration) Spin {
 
 // Look is one idle time: it has turn, which looks once and says whether there was
 // work, called between turns of other goroutines, and says whether it found some.
+// The others have one turn at least, for the owner may have made them ready.
 func (s *Spin) Look(turn func() bool) bool {
 	window, start := s.Window(), time.Now()
-	for looked := time.Duration(0); looked < window; {
+	for {
 		runtime.Gosched()
-		busy := turn()
-		if looked = time.Since(start); busy {
+		busy := window > 0 && turn()
+		looked := time.Since(start)
+		if busy {
 			s.Found(looked)
 			return true
 		}
+		if looked >= window {
+			s.Vain()
+			return false
+		}
 	}
-	s.Vain()
-	return false
 }
 
 // Window begins an idle time and is how long to look.

@@ -259,11 +259,12 @@ func (w *Waker) Within(d time.Duration) {
 }
 
 // Sleep sleeps in the kernel, for d at most when it is not negative, unless
-// there was a Wake since Prepare. It may end early for no reason.
+// there was a Wake since Prepare. It may end early for no reason. Goroutines that
+// the owner has made ready without giving them a turn since (Spin.Look does, else
+// runtime.Gosched) wait until another P steals them.
 func (w *Waker) Sleep(d time.Duration) {
 	w.Within(d)
 	w.woke = -1
-	runtime.Gosched() // what became ready meanwhile would wait for our P
 	if w.asleep.Load() {
 		var events [1]unix.EpollEvent
 		n, _ := unix.EpollWait(w.epfd, events[:], millis(w.most)) // an error is a reason to look

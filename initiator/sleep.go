@@ -10,24 +10,24 @@ import (
 // Wait waits until there is a result to reap, or nothing in flight, or a Ring. It
 // polls for Config.Spin at most, then sleeps. The error is the cause of ctx's end.
 func (p *Queue) Wait(ctx context.Context) error {
-	window, start := p.spin.Window(), monotonic()
-	for i := 0; ; i++ {
-		over, _ := p.ready(false, false)
-		looked := time.Duration(monotonic() - start)
-		if over || p.answered() {
-			p.spin.Found(looked)
-			return nil
-		}
-		if i%64 == 63 && ctx.Err() != nil { // it takes a lock
-			return ctxError(ctx)
-		}
-		if looked >= window {
-			break
-		}
-		runtime.Gosched()
+	p.heed(ctx)
+	switch {
+	case !p.over() && !p.spin.Look(p.over):
+		return p.sleep(ctx, false)
+	case p.late:
+		p.late = false
+		return ctxError(ctx)
 	}
-	p.spin.Vain()
-	return p.sleep(ctx, false)
+	return nil
+}
+
+// over looks once and says whether Wait is over.
+func (p *Queue) over() bool {
+	if over, _ := p.ready(false, false); over || p.answered() {
+		return true
+	}
+	p.late = p.polls%64 == 0 && p.ctx.Err() != nil // it takes a lock
+	return p.late
 }
 
 // Rest waits for the end of ctx, or a Ring, and looks after the queue meanwhile:
@@ -36,7 +36,11 @@ func (p *Queue) Wait(ctx context.Context) error {
 // does not poll, and should be in Rest: targets take a host that does not
 // acknowledge for dead. The error is the cause of ctx's end; nil after a Ring,
 // when the queue is closed, or when it has a result after all.
-func (p *Queue) Rest(ctx context.Context) error { return p.sleep(ctx, true) }
+func (p *Queue) Rest(ctx context.Context) error {
+	p.heed(ctx)
+	runtime.Gosched() // what the user has made ready would wait for our P
+	return p.sleep(ctx, true)
+}
 
 // Ring ends the present Wait or Rest, or else the next, with nil; several are as
 // one. Any goroutine may call it, at any time, also one that has just left the
@@ -81,7 +85,6 @@ func (p *Queue) unwatch() {
 func (p *Queue) sleep(ctx context.Context, rest bool) error {
 	w := p.q.w
 	defer w.Cancel()
-	p.heed(ctx)
 	for {
 		w.Prepare()
 		// A Ring before Prepare wakes nobody and is seen here; a later one wakes.

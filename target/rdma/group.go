@@ -72,7 +72,10 @@ type group struct {
 func newGroup(t *Transport, index int) (_ *group, err error) {
 	g := &group{
 		t: t, index: index, cfg: &t.cfg, nextGen: rand.Uint32(),
-		waker: fabric.NewWaker(), patience: fabric.NewSpin(t.cfg.Spin), ended: make(chan struct{}),
+		waker: fabric.NewWaker(), ended: make(chan struct{}),
+	}
+	if t.cfg.Poll == PollAdaptive {
+		g.patience = fabric.NewSpin(t.cfg.Spin)
 	}
 	sizes := [numPools]int{dataPool: t.cfg.dataPool(), adminPool: t.cfg.adminPool()}
 	reserves := [numPools]int{dataPool: t.cfg.reserve()}
@@ -169,14 +172,12 @@ func (g *group) turn() bool {
 
 // idle spins as configured, then sleeps until woken.
 func (g *group) idle() {
-	switch g.cfg.Poll {
-	case PollBusy:
+	if g.cfg.Poll == PollBusy {
 		runtime.Gosched()
 		return
-	case PollAdaptive:
-		if g.patience.Look(g.turn) {
-			return
-		}
+	}
+	if g.patience.Look(g.turn) {
+		return
 	}
 	g.waker.Prepare()
 	g.arm()
