@@ -139,8 +139,8 @@ type Completion struct {
 
 // Waker is where the owner of queues sleeps in the kernel; fabric.Waker is one.
 type Waker interface {
-	// WatchSignals has each signal of fd, an eventfd that nobody reads, end a sleep,
-	// until Unwatch. It fails when it cannot, and from then on never works.
+	// WatchSignals has each signal of fd, an eventfd that need not be read, end a
+	// sleep, until Unwatch.
 	WatchSignals(fd int) error
 	Unwatch(fd int)
 	// Asleep says whether a sleep is prepared, or goes on.

@@ -30,18 +30,29 @@ func (e *ear) open(evfd int) {
 	go e.listen()
 }
 
-// listen never reads the eventfd: the runtime polls for edges, and every signal is
-// one.
+// listen reads the eventfd once, for signals that came before it began. From then
+// on it does not: the runtime polls for edges, and every signal is one.
 func (e *ear) listen() {
 	defer close(e.ended)
 	conn, err := e.events.SyscallConn()
 	if err != nil {
 		return // closed already
 	}
-	_ = conn.Read(func(uintptr) (done bool) { // ends with the error of Close
-		e.tell()
+	began := false
+	_ = conn.Read(func(fd uintptr) (done bool) { // ends with the error of Close
+		if began || signalled(int(fd)) {
+			e.tell()
+		}
+		began = true
 		return false
 	})
+}
+
+// signalled says whether an eventfd has been signalled, and resets it.
+func signalled(evfd int) bool {
+	var count [8]byte
+	n, _ := unix.Read(evfd, count[:]) // EAGAIN when not
+	return n > 0
 }
 
 func (e *ear) close() error {

@@ -74,9 +74,7 @@ func TestSignalsOnlyForSleepers(t *testing.T) {
 		r.Queue.Submit([]backend.Op{read(mem, 0)})
 		r.Sleep()
 		r.Wait()
-		if signals(t, g.evfd) == 0 {
-			t.Error("no signal after Arm")
-		}
+		signals(t, g.evfd) // there may be none left
 		busy("after a sleep that notify has ended")
 		if err := r.Queue.Close(); err != nil { // before w
 			t.Error(err)

@@ -22,7 +22,7 @@ var ringOpcodes = []uring.Opcode{
 type ring struct {
 	// Constant.
 	queue  *queue
-	evfd   int  // eventfd, signalled by completions while listening; nobody reads it
+	evfd   int  // eventfd, signalled by completions while listening
 	direct bool // calls do not copy much data
 
 	// Owner.
