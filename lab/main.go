@@ -44,11 +44,7 @@ func main() {
 	}
 	err := app.RunContext(ctx, os.Args)
 	stop()
-	var code cli.ExitCoder
-	if errors.As(err, &code) {
-		os.Exit(code.ExitCode())
-	}
-	if err != nil {
+	if err != nil { // an ExitCoder has ended the program; a program that failed is an error like others
 		fmt.Fprintln(os.Stderr, "lab:", err)
 		os.Exit(1)
 	}
