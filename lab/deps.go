@@ -32,6 +32,7 @@ var deps = []dep{
 	{"cmp", "diffutils"},
 	{"nbd-client", "nbd-client"},
 	{"blkdiscard", "util-linux"},
+	{"dmsetup", "dmsetup"},
 	{"ps", "procps"},
 }
 

@@ -11,6 +11,27 @@ loop_device() {
 	DEVICE=$(losetup --find --show --direct-io=on --sector-size "${2:-512}" "$1")
 }
 
+# mapped_device NAME DEVICE: a block device over another one, that hangs between
+# `dmsetup suspend NAME` and `dmsetup resume NAME`; sets DEVICE (/dev/dm-0).
+mapped_device() {
+	export DM_DISABLE_UDEV=1 # nobody would answer for it
+	modprobe dm_mod
+	dmsetup create "$1" --table "0 $(blockdev --getsz "$2") linear $2 0"
+	DEVICE=/dev/$(dmsetup info --columns --noheadings -o blkdevname "$1")
+}
+
+# mapped_clear removes what mapped_device made, when nobody has it open any more;
+# none of it hangs from now on.
+mapped_clear() {
+	local dm name
+	for dm in /sys/block/dm-*/dm; do
+		[ -e "$dm" ] || continue
+		name=$(cat "$dm/name")
+		DM_DISABLE_UDEV=1 dmsetup resume "$name"
+		DM_DISABLE_UDEV=1 dmsetup remove --deferred "$name"
+	done
+}
+
 # fio_json FILE: the JSON of a fio output file; fio writes notes in front of it.
 fio_json() { sed -n '/^{/,$p' "$1"; }
 

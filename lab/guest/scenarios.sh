@@ -9,6 +9,7 @@ left_behind() {
 	[ -z "$(ls /sys/class/nvme 2>/dev/null)" ] || left+=" controllers: $(ls /sys/class/nvme | tr '\n' ' ')"
 	[ -z "$(ls /sys/kernel/config/nvmet/subsystems 2>/dev/null)" ] || left+=" kernel target subsystems"
 	[ -z "$(losetup --list --noheadings)" ] || left+=" loop devices"
+	[ -z "$(ls -d /sys/block/dm-* 2>/dev/null)" ] || left+=" mapped devices"
 	local qps
 	qps=$(rdma -j resource show qp | jq -r '[.[] | select(.type != "GSI" and .type != "SMI")] | length')
 	[ "$qps" = 0 ] || left+=" $qps queue pairs"
@@ -19,6 +20,7 @@ left_behind() {
 # clean_up undoes what a script may have left when it failed.
 clean_up() {
 	local dev
+	timeout 20 bash -c '. "$LAB/guest/load.sh"; mapped_clear' # what hangs holds up all else
 	for dev in $(awk '$1 ~ "^/dev/nvme" || $2 ~ "^/mnt/" {print $2}' /proc/mounts | tac); do
 		umount -f "$dev" || umount -l "$dev"
 	done
