@@ -85,8 +85,9 @@ func (g *group) endStalled(pool uint8, w *waiters) {
 	}
 }
 
-// stuck says whether something was on its way when the watch began, and still is.
-func (c *conn) stuck() bool { return c.moving && c.progress == c.seen && c.reads+c.sends > 0 }
+// stuck says whether something was on its way when the watch began, and still is:
+// none of it leaves without a completion.
+func (c *conn) stuck() bool { return c.moving && c.progress == c.seen }
 
 // blameBackend says once of each stall which namespace it is, when all that its
 // requests hold is in its backend.
