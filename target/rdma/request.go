@@ -41,13 +41,14 @@ func (c *conn) start(s *slot, p capsule) {
 		c.dropRecv(s.recv)
 		s.recv = noRecv
 	}
-	switch {
-	case !ok:
+	if !ok {
 		c.respond(s)
-	case s.dataBytes() > 0 || s.transfer.Scratch > 0:
+		return
+	}
+	s.viewCapsule()
+	if s.dataBytes() > 0 || s.transfer.Scratch > 0 {
 		c.wantBuffers(s)
-	default:
-		s.viewCapsule()
+	} else {
 		c.proceed(s)
 	}
 }
@@ -110,7 +111,8 @@ func (c *conn) refuse(s *slot, st nvme.Status, loc int) {
 	c.respond(s)
 }
 
-// viewCapsule lets Bufs name the data in the capsule, when it is there.
+// viewCapsule lets Bufs name the data in the capsule, when it is there and
+// has not been copied out of it.
 func (s *slot) viewCapsule() {
 	if s.Bufs == nil && s.sgl.capsule != nil && s.transfer.Length > 0 {
 		s.vecs[0] = s.sgl.capsule[:s.transfer.Length]
@@ -130,19 +132,10 @@ func (c *conn) copyOut(s *slot) bool {
 	if s.sgl.list || n == 0 || s.transfer.Scratch > 0 {
 		return false
 	}
-	p := c.group.pools[s.pool]
 	s.share = c.group.shareOf(s)
-	if s.share.n > 0 || !p.allows(s.share, pagesOf(n)) {
+	if s.share.n > 0 || !c.group.allot(s, n) {
 		return false
 	}
-	was := p.free
-	got := c.group.find(s, n, s.blocks[:maxPieces])
-	if got == 0 {
-		return false
-	}
-	s.share.used += was - p.free
-	s.pieces = uint8(got)
-	s.Bufs = p.views(s.vecs[:0], s.blocks[:got], n)
 	data := s.sgl.capsule
 	for _, b := range s.Bufs {
 		data = data[copy(b, data):]

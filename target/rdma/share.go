@@ -186,8 +186,12 @@ func (g *group) find(s *slot, n uint32, out []block) int {
 }
 
 // acquire finds the buffers of a request. It is false when it has to wait.
-func (g *group) acquire(s *slot) bool {
-	p, n := g.pools[s.pool], s.dataBytes()
+func (g *group) acquire(s *slot) bool { return g.allot(s, s.dataBytes()) }
+
+// allot gives s buffers for n bytes of data and for its scratch memory, if its
+// share may have them and they are there.
+func (g *group) allot(s *slot, n uint32) bool {
+	p := g.pools[s.pool]
 	if !p.allows(s.share, pagesOf(n)+pagesOf(s.transfer.Scratch)) {
 		return false
 	}
@@ -206,7 +210,6 @@ func (g *group) acquire(s *slot) bool {
 	}
 	s.share.used += was - p.free
 	s.pieces = uint8(data + scratch)
-	s.viewCapsule()
 	if data > 0 {
 		s.Bufs = p.views(s.vecs[:0], s.blocks[:data], n)
 	}
@@ -217,7 +220,7 @@ func (g *group) acquire(s *slot) bool {
 	return true
 }
 
-// releaseBuffers gives back what acquire found, or the loan.
+// releaseBuffers gives back what allot found, or the loan.
 func (g *group) releaseBuffers(s *slot) {
 	if s.transfer.Lent {
 		s.endLoan()
