@@ -127,55 +127,60 @@ func (e *env) well(q *rdmatest.Queue, nsid uint32) {
 	}
 }
 
-// A namespace whose backend answers nothing, with all that its host can send
-// waiting for it, leaves room for the others of its group. When it answers,
-// everything ends well and nothing is lost.
-func TestStuckNamespace(t *testing.T) {
+// gates adds n namespaces, from lateNS on, whose devices do not answer.
+func (e *env) gates(n int) (gates []*gate) {
+	e.t.Helper()
+	for i := range n {
+		gates = append(gates, newGate(1<<30))
+		_, err := e.sub.AddNamespace(target.NamespaceConfig{NSID: uint32(lateNS + i), Device: gates[i]})
+		e.must(err)
+	}
+	return gates
+}
+
+// Namespaces whose backends answer nothing, with all that their hosts can send
+// waiting for them, leave room for another of their group. As they answer, one
+// after the other, everything ends well and nothing is lost.
+func TestStuckNamespaces(t *testing.T) {
 	const k, m = 1 << 10, 1 << 20
-	for _, c := range []struct{ largest, size int }{{128 * k, 4 * k}, {128 * k, 64 * k}, {128 * k, 128 * k}, {m, 64 * k}, {m, m}} {
+	for _, c := range []struct {
+		largest int
+		sizes   []int // of the commands on each
+	}{
+		{128 * k, []int{4 * k}},
+		{128 * k, []int{64 * k}},
+		{128 * k, []int{128 * k}},
+		{m, []int{64 * k}},
+		{m, []int{m}},
+		{128 * k, []int{4 * k, 4 * k}},
+		{128 * k, []int{4 * k, 128 * k}},
+		{128 * k, []int{128 * k, 4 * k}},
+		{128 * k, []int{128 * k, 128 * k}},
+		{m, []int{m, m}},
+		{m, []int{m, 64 * k}},
+	} {
 		for _, ops := range [][]nvme.Opcode{{nvme.CmdRead}, {nvme.CmdWrite}, {nvme.CmdWrite, nvme.CmdRead}} {
-			t.Run(fmt.Sprintf("%d of %d KiB, opcodes %v", c.size/k, c.largest/k, ops), func(t *testing.T) {
-				stuck := newGate(1 << 30)
-				e := newEnv(t, envOptions{extra: stuck, cfg: func(cfg *Config) { tinyPool(cfg, c.largest) }})
+			t.Run(fmt.Sprintf("%d of %d, opcodes %v", c.sizes, c.largest, ops), func(t *testing.T) {
+				e := newEnv(t, envOptions{cfg: func(cfg *Config) { tinyPool(cfg, c.largest) }})
+				stuck := e.gates(len(c.sizes))
 				s := e.admin()
 				q := e.queueOf(s, rdmatest.Options{QID: 1, DataSize: 2 * largest}, rdmatest.ConnectParams{})
-				v := e.stick(s, stuck, 2, extraNS, c.size, ops...)
-				if n := stuck.inFlight(); n == v.depth || n*c.size < 2*c.largest {
-					t.Errorf("%d commands of %d bytes have buffers, alone", n, c.size)
+				var victims []*victim
+				for i, size := range c.sizes {
+					victims = append(victims, e.stick(s, stuck[i], uint16(2+i), uint32(lateNS+i), size, ops...))
+					if n := stuck[0].inFlight(); n == victims[0].depth || n*c.sizes[0] < 2*c.largest {
+						t.Errorf("%d commands of %d bytes have buffers, the first to come", n, c.sizes[0])
+					}
 				}
 				e.well(q, memNS)
-				stuck.open()
-				e.freed(v)
-				e.well(q, memNS)
+				for i := len(stuck) - 1; i >= 0; i-- { // those that got least go first
+					stuck[i].open()
+					e.freed(victims[i])
+					e.well(q, memNS)
+				}
 				e.allFree()
 			})
 		}
-	}
-}
-
-// Two namespaces that hang leave room for a third.
-func TestTwoStuckNamespaces(t *testing.T) {
-	const k, m = 1 << 10, 1 << 20
-	for _, c := range []struct{ largest, size, also int }{
-		{128 * k, 4 * k, 4 * k}, {128 * k, 4 * k, 128 * k}, {128 * k, 128 * k, 4 * k}, {128 * k, 128 * k, 128 * k}, {m, m, m}, {m, m, 64 * k},
-	} {
-		t.Run(fmt.Sprintf("%d and %d of %d KiB", c.size/k, c.also/k, c.largest/k), func(t *testing.T) {
-			stuck, also := newGate(1<<30), newGate(1<<30)
-			e := newEnv(t, envOptions{extra: stuck, cfg: func(cfg *Config) { tinyPool(cfg, c.largest) }})
-			_, err := e.sub.AddNamespace(target.NamespaceConfig{NSID: lateNS, Device: also})
-			e.must(err)
-			s := e.admin()
-			q := e.queueOf(s, rdmatest.Options{QID: 1, DataSize: 2 * largest}, rdmatest.ConnectParams{})
-			v := e.stick(s, stuck, 2, extraNS, c.size, nvme.CmdWrite, nvme.CmdRead)
-			w := e.stick(s, also, 3, lateNS, c.also, nvme.CmdRead, nvme.CmdWrite)
-			e.well(q, memNS)
-			also.open() // and one alone goes on
-			e.freed(w)
-			e.well(q, memNS)
-			stuck.open()
-			e.freed(v)
-			e.allFree()
-		})
 	}
 }
 
@@ -283,21 +288,15 @@ func TestLargeAmongSmall(t *testing.T) {
 // three namespaces stuck there is no room for the large command of a fourth, but
 // for the small one of a fifth.
 func TestVoidClaim(t *testing.T) {
-	stuck := newGate(1 << 30)
-	e := newEnv(t, envOptions{extra: stuck, cfg: func(c *Config) {
+	e := newEnv(t, envOptions{cfg: func(c *Config) {
 		smallPool(c)
 		c.StallTimeout = 500 * time.Millisecond
 	}})
 	s := e.admin()
-	gates := []*gate{stuck}
-	for i := range 2 {
-		gates = append(gates, newGate(1<<30))
-		_, err := e.sub.AddNamespace(target.NamespaceConfig{NSID: uint32(lateNS + i), Device: gates[1+i]})
-		e.must(err)
-	}
+	gates := e.gates(3)
 	var victims []*victim
 	for i, d := range gates {
-		victims = append(victims, e.stick(s, d, uint16(2+i), uint32(extraNS+i), largest, nvme.CmdRead))
+		victims = append(victims, e.stick(s, d, uint16(2+i), uint32(lateNS+i), largest, nvme.CmdRead))
 	}
 	small := e.queueOf(s, rdmatest.Options{QID: 1}, rdmatest.ConnectParams{})
 	large := e.queueOf(s, rdmatest.Options{QID: 9, DataSize: largest}, rdmatest.ConnectParams{})
@@ -410,6 +409,48 @@ func TestShares(t *testing.T) {
 				t.Errorf("%d bytes in buffers of %d: namespace %d gets %d, want %d", c.buffers, c.size, i, got, want)
 			}
 		}
+	}
+}
+
+// Data that is to leave its capsule gets buffers as other data does, but does not
+// wait for them: it stays where it is, then.
+func TestCopyOut(t *testing.T) {
+	const n = 3*pageSize - 100
+	g := sharedGroup(t, 2*largest)
+	g.stall.armed = true // nobody watches
+	c, p := &conn{group: g}, g.pools[dataPool]
+	capsule := make([]byte, 3*pageSize)
+	fill(capsule, 1)
+	request := func() *slot {
+		return &slot{pool: dataPool, sgl: dataSGL{capsule: capsule}, transfer: target.Transfer{Dir: target.HostToController, Length: n}}
+	}
+	s := request()
+	if !c.copyOut(s) || s.share.used != 3 || p.free != p.pages-3 || s.dataBytes() != 0 {
+		t.Fatalf("not copied, or not counted: %d pages are free, %d bytes are to be fetched", p.free, s.dataBytes())
+	}
+	want := bytes.Clone(capsule[:n])
+	clear(capsule) // the receive is posted again
+	if s.viewCapsule(); !bytes.Equal(bytes.Join(s.Bufs, nil), want) {
+		t.Error("the buffers have other data")
+	}
+	sh := s.share
+	g.releaseBuffers(s)
+	for _, r := range []struct {
+		name string
+		set  func(s *slot)
+	}{
+		{"no data", func(s *slot) { s.transfer.Length = 0 }},
+		{"a list of descriptors", func(s *slot) { s.sgl.list = true }},
+		{"it wants scratch memory, too", func(s *slot) { s.transfer.Scratch = 4096 }},
+		{"the share is used up", func(*slot) { sh.used = (maxRatio + 1) * p.pages }},
+		{"others of the share wait", func(*slot) { g.wait(slotFor(sh, 4096)) }},
+	} {
+		s := request()
+		r.set(s)
+		if c.copyOut(s) || s.pieces != 0 || s.Bufs != nil || p.free != p.pages {
+			t.Errorf("%s: copied, %d pages are free", r.name, p.free)
+		}
+		sh.used = 0
 	}
 }
 
