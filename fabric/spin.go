@@ -7,45 +7,59 @@ import (
 
 const (
 	leastSpin  = 20 * time.Microsecond // about what going to sleep and being woken costs
-	spinProbe  = 64                    // one idle time in so many tries the longest spin
+	spinProbe  = 64                    // one idle time in so many tries the other way
 	spinMargin = 2                     // times what was needed last
+	spinFar    = 10                    // times most, for as long as a sleep is dear
+	sleepLearn = 4                     // a sleep weighs one in so many
 	fixedSpin  = time.Millisecond      // from here on nothing is learned
 )
 
 // Spin decides how long the owner of completion queues that has nothing to do
 // looks for work before it sleeps. Where work comes sooner than a sleep pays, it
 // looks as long as that takes; where looking finds nothing, as when the peer needs
-// the processor that we look with, it soon gives up. It starts from 20 us, which
-// costs no more than the sleep would, and learns from what was found: now and then
-// it tries the longest. One idle time is
+// the processor that we look with, it soon gives up: down to 20 us, which costs no
+// more than the sleep would. It learns from what was found: now and then it tries a
+// long look. What it looks for at least, once that finds something, is
+// what a sleep adds: a hiccup of one end then does not have both ends sleep for
+// each other's sleeps. One idle time is
 //
 //	for d := s.Window(); no work and less than d gone; { look }
-//	s.Found(gone) or s.Vain()
+//	s.Found(gone), or s.Vain(), then sleep and s.Woke(gone)
+//
+// Work that takes longer than most is looked for where that brings it in three
+// quarters of the time that it takes with a sleep: a machine where a sleep is dear
+// (processors that are virtual) is one where both ends sleep all the time, and
+// either waits for the other's. Now and then it sleeps there, to see whether that
+// is still so.
 //
 // The zero Spin never spins. It belongs to one goroutine.
 type Spin struct {
 	most, window time.Duration
+	slept        time.Duration // what an idle time with a sleep takes; 0 is unknown
+	start        time.Time     // of the idle time of Look
 	idle         uint
 	vain         bool // the last time was
 }
 
-// NewSpin is a Spin of at most that long; 0 or less is not at all. One of a
-// millisecond or more always is that long: who asks for it has a processor to
-// spare.
+// NewSpin is a Spin of at most that long, and ten times that where sleeps are
+// dear; 0 or less is not at all. One of a millisecond or more always is that long:
+// who asks for it has a processor to spare.
 func NewSpin(most time.Duration) Spin {
 	most = max(most, 0)
-	return Spin{most: most, window: min(leastSpin, most)}
+	return Spin{most: most, window: most}
 }
 
 // Look is one idle time: it has turn, which looks once and says whether there was
 // work, called between turns of other goroutines, and says whether it found some.
-// The others have one turn at least, for the owner may have made them ready.
+// The others have one turn at least, for the owner may have made them ready. An
+// owner that sleeps then calls Awake after it.
 func (s *Spin) Look(turn func() bool) bool {
-	window, start := s.Window(), time.Now()
+	window := s.Window()
+	s.start = time.Now()
 	for {
 		runtime.Gosched()
 		busy := window > 0 && turn()
-		looked := time.Since(start)
+		looked := time.Since(s.start)
 		if busy {
 			s.Found(looked)
 			return true
@@ -57,18 +71,46 @@ func (s *Spin) Look(turn func() bool) bool {
 	}
 }
 
+// Awake ends an idle time that Look began and a sleep went on with.
+func (s *Spin) Awake() {
+	if s.most > 0 && s.most < fixedSpin {
+		s.Woke(time.Since(s.start))
+	}
+}
+
 // Window begins an idle time and is how long to look.
 func (s *Spin) Window() time.Duration {
-	if s.idle++; s.idle%spinProbe == 0 || s.most >= fixedSpin {
+	s.idle++
+	switch probe := s.idle%spinProbe == 0; {
+	case s.most >= fixedSpin:
 		return s.most
+	case probe && s.window > s.most:
+		return min(leastSpin, s.most)
+	case probe:
+		return s.far()
 	}
 	return s.window
 }
 
+// far is how long to look at most: no longer than pays, when that is longer than
+// most.
+func (s *Spin) far() time.Duration {
+	return max(s.most, min(spinFar*s.most, s.slept*7/8))
+}
+
 // Found ends an idle time in which there was work after d.
 func (s *Spin) Found(d time.Duration) {
+	most := s.most
+	if d > most {
+		most = s.far()
+	}
+	if d > most {
+		s.Vain() // a sleep would have taken little longer
+		return
+	}
 	s.vain = false
-	s.window = min(max(spinMargin*d, s.window-s.window/8, leastSpin), s.most)
+	dear := (s.slept - d) * 5 / 4
+	s.window = max(min(max(spinMargin*d, dear), most), s.window-s.window/8, min(leastSpin, s.most))
 }
 
 // Vain ends an idle time in which there was none. Once is no reason to look less:
@@ -78,4 +120,16 @@ func (s *Spin) Vain() {
 		s.window = min(max(s.window/2, leastSpin), s.most)
 	}
 	s.vain = true
+}
+
+// Woke says that work came after d, with a sleep. Long times say nothing: nobody
+// looks so far.
+func (s *Spin) Woke(d time.Duration) {
+	if d > spinMargin*spinFar*s.most {
+		return
+	}
+	if s.slept == 0 {
+		s.slept = d
+	}
+	s.slept += (min(d, 2*s.slept) - s.slept) / sleepLearn // one that is far out counts little
 }

@@ -59,6 +59,77 @@ func TestSpinYields(t *testing.T) {
 	}
 }
 
+// Work that is further off than most is looked for where a sleep is dear, and only
+// there; what looking costs when it does not pay is little.
+func TestSpinWhereSleepsAreDear(t *testing.T) {
+	const us = time.Microsecond
+	s := fabric.NewSpin(100 * us)
+	for _, step := range []struct {
+		gap, sleep  time.Duration // until the work is there, and what a sleep adds
+		least, most int           // of 2000 found
+		looked      time.Duration // at most, on average
+		what        string
+	}{
+		{300 * us, 30 * us, 0, 0, 25 * us, "a sleep costs little"},
+		{300 * us, 300 * us, 1800, 1980, 300 * us, "a sleep doubles it"},
+		{300 * us, 30 * us, 0, 800, 140 * us, "it does no more, and is found out in some hundred"},
+		{10 * time.Millisecond, 300 * us, 0, 0, 25 * us, "too far off"},
+		{700 * us, 600 * us, 1800, 1980, 700 * us, "far off and dear"},
+		{2 * time.Millisecond, 5 * time.Millisecond, 0, 0, 40 * us, "beyond all bounds"},
+		{10 * us, 300 * us, 1960, 2000, 12 * us, "near"},
+	} {
+		var looked time.Duration
+		found := 0
+		for range 2000 {
+			if d := s.Window(); d >= step.gap {
+				looked += step.gap
+				found++
+				s.Found(step.gap)
+			} else {
+				looked += d
+				s.Vain()
+				s.Woke(step.gap + step.sleep)
+			}
+		}
+		if found < step.least || found > step.most || looked/2000 > step.looked {
+			t.Errorf("%s: found %d of 2000, looked for %v on average", step.what, found, looked/2000)
+		}
+	}
+}
+
+// Two ends that answer each other at once are awake again soon after one of them
+// was held up, though each sleep holds up the other.
+func TestSpinOutlivesHiccups(t *testing.T) {
+	const (
+		us      = time.Microsecond
+		answer  = 8 * us
+		wakeUp  = 50 * us
+		rounds  = 2000
+		between = 100 // rounds from one hiccup to the next
+	)
+	ends := [2]fabric.Spin{fabric.NewSpin(100 * us), fabric.NewSpin(100 * us)}
+	sleeps := 0
+	late := time.Duration(0) // of the answer that is awaited
+	for i := range rounds {
+		s := &ends[i%2]
+		gap := answer + late
+		if i%between == 0 {
+			gap += 300 * us
+		}
+		if late = 0; s.Window() >= gap {
+			s.Found(gap)
+			continue
+		}
+		s.Vain()
+		s.Woke(gap + wakeUp)
+		sleeps++
+		late = wakeUp
+	}
+	if most := 4 * rounds / between; sleeps > most {
+		t.Errorf("%d sleeps in %d rounds with %d hiccups, want at most %d", sleeps, rounds, rounds/between, most)
+	}
+}
+
 func TestSpinBounds(t *testing.T) {
 	for _, most := range []time.Duration{-1, 0, 5 * time.Microsecond, 20 * time.Microsecond, time.Second} {
 		s := fabric.NewSpin(most)

@@ -221,7 +221,8 @@ func (e *engine) strand(r *request, until int64, err error) {
 // awaited, then asleep.
 func (e *engine) idle() {
 	q := e.q
-	if q.inflight > 0 && e.spin.Look(e.look) {
+	awaits := q.inflight > 0
+	if awaits && e.spin.Look(e.look) {
 		return
 	}
 	q.w.Prepare()
@@ -242,6 +243,9 @@ func (e *engine) idle() {
 	case <-e.timer.C:
 	}
 	q.w.Cancel()
+	if awaits {
+		e.spin.Awake()
+	}
 }
 
 // arm asks the connection there is for a wake-up; from another there will be

@@ -108,7 +108,11 @@ func (p *Queue) sleep(ctx context.Context, rest bool) error {
 		}
 		// What ended the sleep is mostly there, and is taken before another is
 		// prepared: in that the device would have it end once more.
-		if over, _ = p.ready(false, rest); over {
+		over, _ = p.ready(false, rest)
+		if over {
+			if !rest {
+				p.spin.Awake()
+			}
 			return nil
 		}
 	}

@@ -184,6 +184,7 @@ func (g *group) idle() {
 	if !g.turn() && !g.stopped {
 		g.stats.Sleeps++
 		g.sleep()
+		g.patience.Awake()
 	}
 	g.waker.Cancel()
 }
