@@ -19,18 +19,17 @@ const (
 // looks as long as that takes; where looking finds nothing, as when the peer needs
 // the processor that we look with, it soon gives up: down to 20 us, which costs no
 // more than the sleep would. It learns from what was found: now and then it tries a
-// long look. What it looks for at least, once that finds something, is
-// what a sleep adds: a hiccup of one end then does not have both ends sleep for
-// each other's sleeps. One idle time is
+// long look. Once something was found it looks for as long as a sleep adds at
+// least: a hiccup of one end then does not have both ends sleep for each other's
+// sleeps. One idle time is
 //
 //	for d := s.Window(); no work and less than d gone; { look }
 //	s.Found(gone), or s.Vain(), then sleep and s.Woke(gone)
 //
-// Work that takes longer than most is looked for where that brings it in three
-// quarters of the time that it takes with a sleep: a machine where a sleep is dear
-// (processors that are virtual) is one where both ends sleep all the time, and
-// either waits for the other's. Now and then it sleeps there, to see whether that
-// is still so.
+// Work that takes longer than most is looked for where that brings it in seven
+// eighths of the time that it takes with a sleep: where sleeps are dear (processors
+// that are virtual), and either end waits for those of the other. Now and then it
+// sleeps there, to see whether that is still so.
 //
 // The zero Spin never spins. It belongs to one goroutine.
 type Spin struct {
@@ -92,21 +91,20 @@ func (s *Spin) Window() time.Duration {
 	return s.window
 }
 
-// far is how long to look at most: no longer than pays, when that is longer than
-// most.
+// far is until when it pays to have looked.
 func (s *Spin) far() time.Duration {
 	return max(s.most, min(spinFar*s.most, s.slept*7/8))
 }
 
 // Found ends an idle time in which there was work after d.
 func (s *Spin) Found(d time.Duration) {
-	most := s.most
-	if d > most {
-		most = s.far()
-	}
-	if d > most {
+	if d > s.far() {
 		s.Vain() // a sleep would have taken little longer
 		return
+	}
+	most := s.most
+	if d > most {
+		most = min(spinFar*s.most, s.slept*5/4) // as long as a sleep of the other end takes
 	}
 	s.vain = false
 	dear := (s.slept - d) * 5 / 4
@@ -117,7 +115,7 @@ func (s *Spin) Found(d time.Duration) {
 // it may be a hiccup.
 func (s *Spin) Vain() {
 	if s.vain {
-		s.window = min(max(s.window/2, leastSpin), s.most)
+		s.window = max(s.window/2, min(leastSpin, s.most))
 	}
 	s.vain = true
 }

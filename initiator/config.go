@@ -147,8 +147,9 @@ type Config struct {
 	ReplayDelay time.Duration
 
 	// Spin is how long a queue that waits for answers polls at most before it
-	// sleeps; less than 1 ms is no longer than usually finds some (fabric.Spin).
-	// Default DefaultSpin; negative: not at all.
+	// sleeps; less than 1 ms is no longer than usually finds some, and up to ten
+	// times that where sleeps are dear (fabric.Spin). Default DefaultSpin; negative:
+	// not at all.
 	Spin time.Duration
 	// BounceMemory is the memory in bytes, at least 1 MiB, through which the
 	// data of ReadAt and WriteAt goes. Calls wait for it. Default

@@ -44,7 +44,7 @@ func benchFlags() []cli.Flag {
 		&cli.StringFlag{Name: "verify", Usage: "check what is read: crc32c"},
 		&cli.Uint64Flag{Name: "randseed", Usage: "makes the random numbers; 0 takes any"},
 		&cli.IntFlag{Name: "pid", Usage: "process ID of the target on this machine, to tell its CPU time"},
-		&cli.DurationFlag{Name: "spin", Value: initiator.DefaultSpin, Usage: "how long a queue polls before it sleeps, less where that finds nothing; 1ms and more always: less latency for more CPU"},
+		&cli.DurationFlag{Name: "spin", Value: initiator.DefaultSpin, Usage: "how long a queue polls before it sleeps, less where that finds nothing, more where a sleep is dear; 1ms and more always: less latency for more CPU"},
 		&cli.BoolFlag{Name: "suite", Usage: "the table; operands are PROVIDER=ADDRESS[:PORT]"},
 		&cli.IntFlag{Name: "rounds", Value: 3, Usage: "of --suite: how often each load runs; the table has medians"},
 		outputFlag(),

@@ -41,7 +41,7 @@ func (w *world) nbdCommand() *cli.Command {
 			&cli.BoolFlag{Name: "read-only", Usage: "refuse writes"},
 			&cli.IntFlag{Name: "connections", Value: nbd.DefaultConnections, Usage: "clients at a time"},
 			&cli.IntFlag{Name: "queues", Value: nbd.DefaultQueues, Usage: "I/O queues; clients share them"},
-			&cli.DurationFlag{Name: "spin", Value: initiator.DefaultSpin, Usage: "how long a queue polls before it sleeps, less where that finds nothing; 1ms and more always: less latency for more CPU"},
+			&cli.DurationFlag{Name: "spin", Value: initiator.DefaultSpin, Usage: "how long a queue polls before it sleeps, less where that finds nothing, more where a sleep is dear; 1ms and more always: less latency for more CPU"},
 			namespaceFlag(),
 		}, connectFlags()...),
 		Action: w.nbd,

@@ -81,7 +81,8 @@ type Config struct {
 	PollGroups int
 	// Poll is what a group does when idle; default adaptive. Spin bounds the
 	// spinning of the adaptive mode, which below 1 ms is no longer than usually
-	// finds work (fabric.Spin); default 100 us.
+	// finds work, and up to ten times that where sleeps are dear (fabric.Spin);
+	// default 100 us.
 	Poll PollMode
 	Spin time.Duration
 
