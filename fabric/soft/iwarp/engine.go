@@ -117,9 +117,9 @@ func (e *engine) progress() {
 	}
 	e.receive()
 	e.flush()
-	if e.asleep && len(e.hot) > 0 {
+	if e.asleep && len(e.hot)+e.active.len() > 0 {
 		// The owner has armed and looks once more. What epoll told now it will
-		// not tell again: stay awake.
+		// not tell again, and what is left to send nobody waits for: stay awake.
 		e.asleep = false
 		e.wake()
 	}

@@ -116,6 +116,47 @@ func TestWokenByWrites(t *testing.T) {
 	}
 }
 
+// An owner that looks once more before it sleeps may find room in a socket, and
+// not use it up: it stays awake, for nobody tells it again.
+func TestNothingLeftAsleep(t *testing.T) {
+	x, y := newPair(t, Options{})
+	w := fabric.NewWaker()
+	defer w.Close()
+	x.w = w
+	e := (*x.cq.(*completionQueue).engines.Load())[0]
+	const writes = 48
+	sge := []fabric.SGE{{Addr: x.mem.Addr(), Length: endMemory, LKey: x.mr.LKey()}}
+	wr := []fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: y.mem.Addr(), RKey: y.mr.RKey(), Flags: fabric.FlagSignaled}}
+	for range writes {
+		if _, err := x.qp.PostSend(wr, sge); err != nil {
+			t.Fatal(err)
+		}
+	}
+	drain := func() {
+		for range 100 {
+			y.poll()
+		}
+	}
+	for done := 0; done < writes; {
+		for range 100 { // until the socket is full
+			done += len(x.poll())
+		}
+		w.Prepare()
+		x.must(w.Arm(x.cq))
+		drain()
+		done += len(x.poll()) // looks once more
+		if !w.Asleep() || done == writes {
+			w.Cancel()
+			continue
+		}
+		if n := e.active.len(); n > 0 {
+			t.Fatalf("%d of %d WRITEs sent, and the owner sleeps over the rest", done, writes)
+		}
+		drain()
+		w.Sleep(-1)
+	}
+}
+
 // rawAccept connects a plain socket to e as an initiator that has said hello.
 func rawAccept(t *testing.T, p *Provider, e *testEnd) *net.TCPConn {
 	t.Helper()

@@ -20,6 +20,7 @@ type testEnd struct {
 	qp   fabric.QueuePair
 	wc   []fabric.Completion
 	woke chan struct{}
+	w    *fabric.Waker // woken instead of woke; nil: none
 	idle int
 	got  []fabric.Completion // by until
 	took atomic.Int64        // messages, by serve
@@ -66,6 +67,10 @@ func (e *testEnd) close() {
 }
 
 func (e *testEnd) wake() {
+	if e.w != nil {
+		e.w.Wake()
+		return
+	}
 	select {
 	case e.woke <- struct{}{}:
 	default:
