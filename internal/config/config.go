@@ -64,6 +64,9 @@ type RDMA struct {
 // IWARP configures the built-in iWARP (provider iwarp). A change needs a restart.
 type IWARP struct {
 	CRC string `yaml:"crc"` // auto: when the host wants it, on: always, off: never, hosts that want it are refused; default auto
+	// Congestion is the TCP congestion control: a name that the kernel knows, system,
+	// or auto: the system's unless that is bbr, which paces; default auto.
+	Congestion string `yaml:"congestion"`
 }
 
 // CNTLIDRange are the controller ids that may be given out.
@@ -172,7 +175,7 @@ func (a *Admin) setDefaults() { a.Socket = DefaultSocket }
 
 func (c *CNTLIDRange) setDefaults() { *c = CNTLIDRange{1, int(nvme.CNTLIDMax)} }
 
-func (i *IWARP) setDefaults() { i.CRC = "auto" }
+func (i *IWARP) setDefaults() { i.CRC, i.Congestion = "auto", "auto" }
 
 func (r *RDMA) setDefaults() {
 	*r = RDMA{

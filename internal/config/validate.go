@@ -32,6 +32,9 @@ func (f *File) validate(d *decoder) {
 	f.Admin.validate(d)
 	f.RDMA.validate(d)
 	d.oneOf("iwarp.crc", f.IWARP.CRC, "auto", "on", "off")
+	if c := f.IWARP.Congestion; !isCongestion(c) && !d.failed("iwarp.congestion") {
+		d.bad("iwarp.congestion", c, "expected auto, system, or the kernel's name of a TCP congestion control, as reno")
+	}
 	f.validateCNTLID(d)
 	f.Discovery.validate(d)
 	f.validateListeners(d)
@@ -53,6 +56,12 @@ func (a Admin) validate(d *decoder) {
 	if _, port, err := net.SplitHostPort(a.HTTP); err != nil || !isPort(port) {
 		d.bad("admin.http", a.HTTP, "expected host:port, as 127.0.0.1:9420")
 	}
+}
+
+// isCongestion says whether s may be the name of a congestion control: less than the
+// kernel's TCP_CA_NAME_MAX of 16.
+func isCongestion(s string) bool {
+	return s != "" && len(s) < 16 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789_-") == ""
 }
 
 func isPort(s string) bool {

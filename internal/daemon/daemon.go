@@ -90,7 +90,7 @@ func Start(ctx context.Context, f *config.File, o Options) (*Daemon, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.Providers = providers.New(providers.Options{IWARP: iwarp.Options{CRC: crc}})
+		o.Providers = providers.New(providers.Options{IWARP: iwarp.Options{CRC: crc, Congestion: f.IWARP.Congestion}})
 	}
 	t, err := target.NewTarget(targetConfig(f, o.Log))
 	if err != nil {

@@ -437,6 +437,9 @@ func tcpPair() (fds [2]int, err error) {
 		if fds[i], err = detach(c.(*net.TCPConn)); err != nil {
 			return fds, err
 		}
+		if err := (&Options{Congestion: CongestionAuto}).chooseCongestion(fds[i]); err != nil {
+			return fds, err
+		}
 	}
 	return fds, nil
 }

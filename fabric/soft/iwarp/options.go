@@ -71,7 +71,20 @@ type Options struct {
 	// SendBuffer and RecvBuffer are the sizes of a socket's buffers in bytes; 0
 	// leaves them to the system, which adapts them.
 	SendBuffer, RecvBuffer int
+	// Congestion is the TCP congestion control: the kernel's name of one,
+	// CongestionSystem, or CongestionAuto, which the empty one means too.
+	Congestion string
 }
+
+// What Options.Congestion may be besides a name.
+const (
+	// CongestionSystem is the system's choice.
+	CongestionSystem = "system"
+	// CongestionAuto is the system's choice unless that is BBR, which paces what it
+	// sends by the bandwidth it believes in: on the short and fast paths of storage
+	// that costs half of it. Then it is cubic, or where that may not be had, reno.
+	CongestionAuto = "auto"
+)
 
 // minFPDU is the shortest FPDU that control messages fit in.
 const minFPDU = 128
@@ -92,6 +105,7 @@ func (o *Options) setDefaults() error {
 		return fmt.Errorf("%w: a size or time is negative", fabric.ErrInvalid)
 	}
 	def(&o.Revision, 2)
+	def(&o.Congestion, CongestionAuto)
 	def(&o.UntoldReads, 1)
 	def(&o.RequestTimeout, 10*time.Second)
 	def(&o.ReplyTimeout, 5*time.Second)
@@ -115,6 +129,9 @@ func (o *Options) note() string {
 	}
 	if o.MaxFPDU != 0 {
 		s += fmt.Sprintf(", FPDUs up to %d bytes", o.MaxFPDU)
+	}
+	if o.Congestion != CongestionAuto {
+		s += ", congestion control " + o.Congestion
 	}
 	return s
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -291,6 +292,46 @@ func TestSocketOptions(t *testing.T) {
 				t.Errorf("%s is %d (%v), want %d", o.what, got, err, o.value)
 			}
 		}
+	}
+}
+
+// The congestion control is the one that was asked for, at both ends; one that
+// there is not is a clear error, of Listen and Dial.
+func TestCongestionControl(t *testing.T) {
+	b, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
+	if err != nil {
+		t.Fatal(err)
+	}
+	system := strings.TrimSpace(string(b))
+	auto := func(got string) bool {
+		return got == system && !strings.HasPrefix(got, "bbr") || got == "cubic" || got == "reno"
+	}
+	for _, c := range []struct {
+		congestion string
+		want       func(got string) bool
+	}{
+		{"", auto}, {CongestionAuto, auto},
+		{CongestionSystem, func(got string) bool { return got == system }},
+		{"reno", func(got string) bool { return got == "reno" }},
+	} {
+		x, y := newPair(t, Options{Congestion: c.congestion})
+		until(t, "adoption", func() bool { return x.qp.(*queuePair).fd >= 0 && y.qp.(*queuePair).fd >= 0 }, x, y)
+		for _, e := range []*testEnd{x, y} {
+			if got, err := congestion(e.qp.(*queuePair).fd); err != nil || !c.want(got) {
+				t.Errorf("asked for %q: %q, %v; the system has %q", c.congestion, got, err, system)
+			}
+		}
+	}
+	p := newProvider(t, Options{Congestion: "nosuch"})
+	addr := netip.MustParseAddrPort("127.0.0.1:0")
+	_, err = p.Listen(context.Background(), addr, fabric.ListenConfig{})
+	if !errors.Is(err, fabric.ErrInvalid) || !strings.Contains(err.Error(), `congestion control "nosuch"`) {
+		t.Errorf("Listen with one that there is not: %v", err)
+	}
+	e := newEnd(t, p, addr.Addr())
+	_, err = e.dev.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:9"), e.config())
+	if !errors.Is(err, fabric.ErrInvalid) || !strings.Contains(err.Error(), `congestion control "nosuch"`) {
+		t.Errorf("Dial with one that there is not: %v", err)
 	}
 }
 

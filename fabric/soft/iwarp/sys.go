@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nvmf-go/nvmf/fabric"
 )
 
 // sendVec hands bytes to a socket and returns how many it took. It does not
@@ -69,12 +72,52 @@ func (o *Options) early(c syscall.RawConn) error {
 		if o.RecvBuffer > 0 && err == nil {
 			err = setOptions(int(fd), option{unix.SOL_SOCKET, unix.SO_RCVBUF, o.RecvBuffer, "receive buffer"})
 		}
+		if err == nil {
+			err = o.chooseCongestion(int(fd))
+		}
 	})
 	return errors.Join(ctlErr, err)
 }
 
-// tune sets a connected socket up.
+// chooseCongestion sets the congestion control of a socket.
+func (o *Options) chooseCongestion(fd int) error {
+	switch o.Congestion {
+	case CongestionSystem:
+		return nil
+	case CongestionAuto:
+		now, _ := congestion(fd) // no name: not BBR
+		if strings.HasPrefix(now, "bbr") && setCongestion(fd, "cubic") != nil {
+			_ = setCongestion(fd, "reno") // else BBR works, too
+		}
+		return nil
+	}
+	err := setCongestion(fd, o.Congestion)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("%w: TCP congestion control %q: the kernel has none of that name (see sysctl net.ipv4.tcp_available_congestion_control)", fabric.ErrInvalid, o.Congestion)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("TCP congestion control %q: not allowed without CAP_NET_ADMIN (see sysctl net.ipv4.tcp_allowed_congestion_control): %w", o.Congestion, err)
+	case err != nil:
+		return fmt.Errorf("TCP congestion control %q: %w", o.Congestion, err)
+	}
+	return nil
+}
+
+// congestion is the name of a socket's congestion control.
+func congestion(fd int) (string, error) {
+	return unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+}
+
+func setCongestion(fd int, name string) error {
+	return os.NewSyscallError("setsockopt", unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name))
+}
+
+// tune sets a connected socket up. One that was accepted may not have all that its
+// listener had.
 func (o *Options) tune(fd int, v6 bool, class uint8) error {
+	if err := o.chooseCongestion(fd); err != nil {
+		return err
+	}
 	opts := []option{{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1, "no delay"}}
 	if o.KeepAlive > 0 {
 		s := seconds(o.KeepAlive)
