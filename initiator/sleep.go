@@ -8,7 +8,7 @@ import (
 )
 
 // Wait waits until there is a result to reap, or nothing in flight, or a Ring. It
-// polls for Config.Spin at most, then sleeps. The error is the cause of ctx's end.
+// polls as Config.Spin says, then sleeps. The error is the cause of ctx's end.
 func (p *Queue) Wait(ctx context.Context) error {
 	p.heed(ctx)
 	switch {
