@@ -157,14 +157,26 @@ type WakeArmer interface {
 	ArmOn(w Waker)
 }
 
-// ArmOn arms q in the best way that it knows for an owner that sleeps in w; nil
-// stands for any other sleep.
-func ArmOn(q Queue, w Waker) {
-	if a, ok := q.(WakeArmer); ok && w != nil {
-		a.ArmOn(w)
+// Armer arms a queue in the best way that it knows. What that is is asked once: a
+// type assertion may allocate.
+type Armer struct {
+	q  Queue
+	on WakeArmer // q, or nil
+}
+
+// NewArmer is the Armer of q.
+func NewArmer(q Queue) Armer {
+	on, _ := q.(WakeArmer)
+	return Armer{q, on}
+}
+
+// Arm arms the queue for an owner that sleeps in w; nil stands for any other sleep.
+func (a Armer) Arm(w Waker) {
+	if a.on != nil && w != nil {
+		a.on.ArmOn(w)
 		return
 	}
-	q.Arm()
+	a.q.Arm()
 }
 
 // Registrar is implemented by queues that gain from knowing the memory in

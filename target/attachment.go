@@ -15,6 +15,7 @@ import (
 type attachment struct {
 	ns     *Namespace
 	queue  backend.Queue
+	armer  backend.Armer  // of queue
 	lender backend.Lender // the queue, when it lends its memory; else nil
 
 	waiting fifo   // requests whose operation is to be submitted
@@ -85,7 +86,7 @@ func (g *Group) attach(n *Namespace) (*attachment, error) {
 		return nil, fmt.Errorf("%v: opening a backend queue of depth %d: %w", n, g.cfg.BackendDepth, err)
 	}
 	g.register(q)
-	a := &attachment{ns: n, queue: q, slots: make([]slot, g.cfg.BackendDepth), free: make([]uint32, g.cfg.BackendDepth)}
+	a := &attachment{ns: n, queue: q, armer: backend.NewArmer(q), slots: make([]slot, g.cfg.BackendDepth), free: make([]uint32, g.cfg.BackendDepth)}
 	a.lender, _ = q.(backend.Lender)
 	for i := range a.free {
 		a.free[i] = uint32(len(a.free) - 1 - i)
@@ -311,7 +312,7 @@ func (a *attachment) failed(r *Request, st nvme.Status) nvme.Status {
 // any other sleep w is nil.
 func (g *Group) Arm(w backend.Waker) {
 	for _, a := range g.busy {
-		backend.ArmOn(a.queue, w)
+		a.armer.Arm(w)
 	}
 	g.armWarm(w)
 }

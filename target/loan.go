@@ -66,7 +66,7 @@ func (g *Group) armWarm(w backend.Waker) {
 	for i := 0; i < len(g.warm); {
 		a := g.warm[i]
 		if !a.busy {
-			backend.ArmOn(a.queue, w)
+			a.armer.Arm(w)
 		}
 		if a.warm--; a.warm > 0 {
 			i++

@@ -249,7 +249,7 @@ func (q *faultyQueue) ArmOn(w backend.Waker) {
 		q.waker.Wake()
 		return
 	}
-	backend.ArmOn(q.Queue, w)
+	backend.NewArmer(q.Queue).Arm(w)
 }
 
 // RegisterBuffers passes on to a queue that is a backend.Registrar.

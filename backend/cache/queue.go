@@ -23,6 +23,7 @@ type queue struct {
 	// Constant.
 	dev   *Device
 	below backend.Queue
+	armer backend.Armer // of below
 	waker *waker.Waker
 
 	// Owner.
@@ -91,7 +92,7 @@ func newQueue(d *Device, depth int, notify func()) (*queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.below = below
+	q.below, q.armer = below, backend.NewArmer(below)
 	q.requests = make([]request, depth)
 	for i := range q.requests {
 		r := &q.requests[i]
@@ -271,7 +272,7 @@ func (q *queue) ArmOn(w backend.Waker) {
 		q.waker.Wake()
 		return
 	}
-	backend.ArmOn(q.below, w)
+	q.armer.Arm(w)
 }
 
 // RegisterBuffers has the queue below know the memory, and that of the pages.

@@ -157,7 +157,7 @@ func wait(q backend.Queue, w *fabric.Waker, done []backend.Completion, spin time
 		w.Prepare()
 		if kernel {
 			w.Within(-1)
-			backend.ArmOn(q, w)
+			backend.NewArmer(q).Arm(w)
 			w.Sleep(-1)
 		} else {
 			q.Arm()
