@@ -39,35 +39,45 @@ func (s *sleeper) poll() int {
 	return n
 }
 
-// sleep arms the CQ, has fn run, and sleeps unless there is something already. It
-// says whether that was in the kernel.
-func (s *sleeper) sleep(fn func()) (kernel bool) {
+// sleep arms the CQ, has fn run, and sleeps. It says whether that was in the
+// kernel. Where something is there already it does not sleep, and returns how much:
+// with a fn, that is an error.
+func (s *sleeper) sleep(fn func()) (kernel bool, n int) {
 	s.t.Helper()
 	s.w.Prepare()
 	if err := s.w.Arm(s.q); err != nil {
 		s.t.Fatal(err)
 	}
 	kernel = s.w.Kernel()
-	if s.poll() > 0 {
-		s.t.Fatal("a completion before anything was sent")
+	if n = s.poll(); n > 0 {
+		if fn != nil {
+			s.t.Fatal("a completion before anything was sent")
+		}
+		s.w.Cancel()
+		return kernel, n
 	}
-	go fn()
+	if fn != nil {
+		go fn()
+	}
 	if kernel {
 		s.w.Sleep(testTimeout)
 	} else {
 		<-s.w.C
 	}
-	return kernel
+	return kernel, 0
 }
 
 // until sleeps until a completion is there, and says how often.
 func (s *sleeper) until(fn func()) (sleeps, inKernel int) {
 	s.t.Helper()
-	for n := 0; n == 0; n = s.poll() {
-		if sleeps++; s.sleep(fn) {
+	for n, kernel := 0, false; n == 0; fn = nil {
+		if kernel, n = s.sleep(fn); n > 0 {
+			break // the sleep before had ended for no reason
+		}
+		if sleeps++; kernel {
 			inKernel++
 		}
-		fn = func() {}
+		n = s.poll()
 	}
 	return sleeps, inKernel
 }
