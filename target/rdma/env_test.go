@@ -160,6 +160,24 @@ func newEnv(t testing.TB, o envOptions) *env {
 	return e
 }
 
+// add makes d one more namespace of the subsystem.
+func (e *env) add(nsid uint32, d backend.Device) {
+	e.t.Helper()
+	_, err := e.sub.AddNamespace(target.NamespaceConfig{NSID: nsid, Device: d})
+	e.must(err)
+}
+
+// addNulls adds n namespaces on null devices, from lateNS on.
+func (e *env) addNulls(n int) {
+	e.t.Helper()
+	for i := range n {
+		d, err := null.Open(null.Options{Size: 1 << 30, SkipReads: true})
+		e.must(err)
+		e.t.Cleanup(func() { e.shutdown(); e.must(d.Close()) })
+		e.add(uint32(lateNS+i), d)
+	}
+}
+
 // inMemory makes providers of an in-memory network.
 func (e *env) inMemory(o envOptions) (fabric.Provider, fabric.Provider, [2]netip.Addr) {
 	e.net = fabrictest.NewNetwork(fabrictest.Options{})

@@ -7,11 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-go/nvmf/backend/null"
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 	"github.com/nvmf-go/nvmf/nvme"
-	"github.com/nvmf-go/nvmf/target"
 	"github.com/nvmf-go/nvmf/target/rdma/rdmatest"
 )
 
@@ -568,13 +566,7 @@ func TestStalledHostOfOthers(t *testing.T) {
 	e := newEnv(t, envOptions{cfg: func(c *Config) {
 		c.PollGroups, c.Buffers, c.StallTimeout = 1, 2<<20, 50*time.Millisecond
 	}})
-	for i := range uint32(2) {
-		d, err := null.Open(null.Options{Size: 1 << 30, SkipReads: true})
-		e.must(err)
-		t.Cleanup(func() { e.shutdown(); e.must(d.Close()) })
-		_, err = e.sub.AddNamespace(target.NamespaceConfig{NSID: lateNS + i, Device: d})
-		e.must(err)
-	}
+	e.addNulls(2)
 	s := e.admin()
 	other := e.queueOf(s, rdmatest.Options{QID: 2, DataSize: 1 << 20}, rdmatest.ConnectParams{})
 	hog := e.queueOf(s, rdmatest.Options{QID: 1, HSQSize: 7, HRQSize: 8, Receives: 1, HoldReceives: true}, rdmatest.ConnectParams{})

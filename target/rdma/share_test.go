@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-go/nvmf/backend/null"
 	"github.com/nvmf-go/nvmf/nvme"
 	"github.com/nvmf-go/nvmf/target"
 	"github.com/nvmf-go/nvmf/target/rdma/rdmatest"
@@ -132,8 +131,7 @@ func (e *env) gates(n int) (gates []*gate) {
 	e.t.Helper()
 	for i := range n {
 		gates = append(gates, newGate(1<<30))
-		_, err := e.sub.AddNamespace(target.NamespaceConfig{NSID: uint32(lateNS + i), Device: gates[i]})
-		e.must(err)
+		e.add(uint32(lateNS+i), gates[i])
 	}
 	return gates
 }
@@ -245,12 +243,8 @@ func TestLargeAmongSmall(t *testing.T) {
 	s := e.admin()
 	large := e.queueOf(s, rdmatest.Options{QID: 1, DataSize: 2 * largest}, rdmatest.ConnectParams{})
 	var pumps []*pump
+	e.addNulls(16)
 	for i := range 16 {
-		d, err := null.Open(null.Options{Size: 1 << 30, SkipReads: true})
-		e.must(err)
-		t.Cleanup(func() { e.shutdown(); e.must(d.Close()) })
-		_, err = e.sub.AddNamespace(target.NamespaceConfig{NSID: uint32(lateNS + i), Device: d})
-		e.must(err)
 		q := e.queueOf(s, rdmatest.Options{QID: uint16(2 + i), HSQSize: 127, DataSize: 128 * 4096}, rdmatest.ConnectParams{})
 		pumps = append(pumps, &pump{q: q, cmd: make(nvme.Command, nvme.SQESize), op: nvme.CmdWrite, nsid: uint32(lateNS + i), size: 4096, block: 4096})
 		e.must(pumps[i].start(128))

@@ -6,9 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nvmf-go/nvmf/backend/null"
 	"github.com/nvmf-go/nvmf/nvme"
-	"github.com/nvmf-go/nvmf/target"
 	"github.com/nvmf-go/nvmf/target/rdma/rdmatest"
 )
 
@@ -84,16 +82,9 @@ func TestStallEndsTheStuck(t *testing.T) {
 		smallPool(c)
 		c.StallTimeout = byHandStall
 	}})
-	for i := range uint32(2) {
-		d, err := null.Open(null.Options{Size: 1 << 30, SkipReads: true})
-		e.must(err)
-		t.Cleanup(func() { e.shutdown(); e.must(d.Close()) })
-		_, err = e.sub.AddNamespace(target.NamespaceConfig{NSID: lateNS + i, Device: d})
-		e.must(err)
-	}
+	e.addNulls(2)
 	const shutNS = lateNS + 2
-	_, err := e.sub.AddNamespace(target.NamespaceConfig{NSID: shutNS, Device: shut})
-	e.must(err)
+	e.add(shutNS, shut)
 	s := e.admin()
 	host := func(qid uint16) *rdmatest.Queue { // that takes a response when it is told to
 		return e.queueOf(s, rdmatest.Options{QID: qid, HSQSize: 7, HRQSize: 8, Receives: 1, HoldReceives: true}, rdmatest.ConnectParams{})
