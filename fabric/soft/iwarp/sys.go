@@ -62,7 +62,8 @@ func setOptions(fd int, opts ...option) error {
 	return nil
 }
 
-// early sets what has to be set before a socket connects or listens.
+// early sets what has to be set before a socket connects or listens; what a listener
+// accepts has it, too.
 func (o *Options) early(c syscall.RawConn) error {
 	var err error
 	ctlErr := c.Control(func(fd uintptr) {
@@ -112,12 +113,8 @@ func setCongestion(fd int, name string) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name))
 }
 
-// tune sets a connected socket up. One that was accepted may not have all that its
-// listener had.
+// tune sets a connected socket up.
 func (o *Options) tune(fd int, v6 bool, class uint8) error {
-	if err := o.chooseCongestion(fd); err != nil {
-		return err
-	}
 	opts := []option{{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1, "no delay"}}
 	if o.KeepAlive > 0 {
 		s := seconds(o.KeepAlive)
