@@ -20,7 +20,7 @@ const (
 	burst      = 64  // packets of one QP before others have a turn
 	passLimit  = 512 // packets sent in one pass before the socket is read again
 	ackRounds  = 4   // passes that an ACK may wait for others to join it
-	company    = 8   // packets, with fewer of which ACKs that can wait go along
+	company    = 8   // packets, with no more of which ACKs that can wait go along
 	fullRounds = 16  // passes that timers wait for a socket to be read
 	maxStrays  = 256 // packets that wait to be taken over from another engine
 )
@@ -322,12 +322,12 @@ func (e *engine) flush(now time.Duration, all bool) {
 		e.takeHeld()
 	}
 	sent := e.runActive(now, all)
-	if e.tx.blocked() {
-		return
-	}
 	if sent <= company && e.tx.batch.n > 0 && e.held.len() > 0 {
 		e.takeHeld()
 		e.runActive(now, true)
+	}
+	if e.tx.blocked() {
+		return
 	}
 	if len(e.eager) > 0 {
 		e.flushLoose()
