@@ -71,11 +71,7 @@ func (s *Spin) Look(turn func() bool) bool {
 }
 
 // Awake ends an idle time that Look began and a sleep went on with.
-func (s *Spin) Awake() {
-	if s.most > 0 && s.most < fixedSpin {
-		s.Woke(time.Since(s.start))
-	}
-}
+func (s *Spin) Awake() { s.Woke(time.Since(s.start)) }
 
 // Window begins an idle time and is how long to look.
 func (s *Spin) Window() time.Duration {

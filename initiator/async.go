@@ -80,7 +80,6 @@ type Queue struct {
 	spin     fabric.Spin
 	ctx      context.Context // whose end wakes the queue
 	unheed   func() bool     // ends that
-	late     bool            // Wait is over because of it
 	watched  int             // the descriptor of Watch
 	stand    func()          // stands in for the kernel; nil: nothing is watched
 	closed   bool            // takes no more

@@ -10,24 +10,21 @@ import (
 // Wait waits until there is a result to reap, or nothing in flight, or a Ring. It
 // polls as Config.Spin says, then sleeps. The error is the cause of ctx's end.
 func (p *Queue) Wait(ctx context.Context) error {
-	p.heed(ctx)
+	late := false
+	look := func() bool { // says whether the wait is over
+		if over, _ := p.ready(false, false); over || p.answered() {
+			return true
+		}
+		late = p.polls%64 == 0 && ctx.Err() != nil // it takes a lock
+		return late
+	}
 	switch {
-	case !p.over() && !p.spin.Look(p.over):
+	case !look() && !p.spin.Look(look):
 		return p.sleep(ctx, false)
-	case p.late:
-		p.late = false
+	case late:
 		return ctxError(ctx)
 	}
 	return nil
-}
-
-// over looks once and says whether Wait is over.
-func (p *Queue) over() bool {
-	if over, _ := p.ready(false, false); over || p.answered() {
-		return true
-	}
-	p.late = p.polls%64 == 0 && p.ctx.Err() != nil // it takes a lock
-	return p.late
 }
 
 // Rest waits for the end of ctx, or a Ring, and looks after the queue meanwhile:
@@ -37,7 +34,6 @@ func (p *Queue) over() bool {
 // acknowledge for dead. The error is the cause of ctx's end; nil after a Ring,
 // when the queue is closed, or when it has a result after all.
 func (p *Queue) Rest(ctx context.Context) error {
-	p.heed(ctx)
 	runtime.Gosched() // what the user has made ready would wait for our P
 	return p.sleep(ctx, true)
 }
@@ -85,6 +81,7 @@ func (p *Queue) unwatch() {
 func (p *Queue) sleep(ctx context.Context, rest bool) error {
 	w := p.q.w
 	defer w.Cancel()
+	p.heed(ctx)
 	for {
 		w.Prepare()
 		// A Ring before Prepare wakes nobody and is seen here; a later one wakes.

@@ -137,7 +137,6 @@ func TestQueueRingWait(t *testing.T) {
 			r := newRig(t, rigOptions{})
 			q := r.queueOf(r.namespace(r.connect(), memNS))
 			q.spin = fabric.NewSpin(spin) // of this queue alone
-			q.spin.Found(spin)            // which looks that long from now on
 			r.net.Cut(hostIP, targetIPs[0])
 			_, err := q.Submit([]IO{{Op: nvme.CmdRead, Blocks: 8, Buf: r.buffer(4096)}})
 			r.must(err)
