@@ -49,24 +49,22 @@ func loads(b *testing.B, sizes []int, run func(b *testing.B, o Options, op fabri
 	}
 }
 
-// benchDepth is how many operations a stream keeps outstanding.
-const benchDepth = 32
-
-// BenchmarkBandwidth is a stream of operations of one size. It is to be compared
-// with BenchmarkBound.
+// BenchmarkBandwidth is a stream of operations of one size, 32 of them outstanding.
+// It is to be compared with BenchmarkBound.
 func BenchmarkBandwidth(b *testing.B) {
 	loads(b, []int{64, 4096, 131072}, func(b *testing.B, o Options, op fabric.Opcode, size int) {
-		benchBandwidth(b, o, op, size, benchDepth)
+		benchBandwidth(b, o, op, size, 32)
 	})
 	b.Run("Segments/WRITE/size=131072", func(b *testing.B) {
-		benchBandwidth(b, Options{MaxFPDU: 1448}, fabric.OpWrite, 131072, benchDepth)
+		benchBandwidth(b, Options{MaxFPDU: 1448}, fabric.OpWrite, 131072, 32)
 	})
 }
 
-// BenchmarkShare is BenchmarkBandwidth and BenchmarkBound in turns.
+// BenchmarkShare is a bandwidth and BenchmarkBound in turns, with 128 operations
+// outstanding, as many as perftest takes.
 func BenchmarkShare(b *testing.B) {
 	loads(b, []int{4096, 131072}, func(b *testing.B, o Options, op fabric.Opcode, size int) {
-		s := newStream(b, o, op, size, benchDepth)
+		s := newStream(b, o, op, size, 128)
 		defer s.close()
 		t := newBound(b)
 		defer t.close()
@@ -112,7 +110,7 @@ type stream struct {
 
 func newStream(b *testing.B, o Options, op fabric.Opcode, size, depth int) *stream {
 	s := &stream{op: op, size: size, depth: depth, done: make(chan struct{})}
-	s.x, s.y = newPair(b, o)
+	s.x, s.y = newPairFor(b, o, maxReads)
 	s.wrs, s.sges = make([]fabric.SendWR, depth), make([]fabric.SGE, depth)
 	go func() { s.y.serve(size, &s.stop); close(s.done) }()
 	return s

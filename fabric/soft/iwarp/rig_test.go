@@ -12,18 +12,19 @@ import (
 // testEnd is one end of a connection with memory and a CQ of its own.
 type testEnd struct {
 	testing.TB
-	dev  fabric.Device
-	cq   fabric.CompletionQueue
-	mem  *fabric.Memory
-	mr   fabric.MemoryRegion
-	conn fabric.Conn
-	qp   fabric.QueuePair
-	wc   []fabric.Completion
-	woke chan struct{}
-	w    *fabric.Waker // woken instead of woke; nil: none
-	idle int
-	got  []fabric.Completion // by until
-	took atomic.Int64        // messages, by serve
+	dev   fabric.Device
+	cq    fabric.CompletionQueue
+	mem   *fabric.Memory
+	mr    fabric.MemoryRegion
+	conn  fabric.Conn
+	qp    fabric.QueuePair
+	wc    []fabric.Completion
+	woke  chan struct{}
+	w     *fabric.Waker // woken instead of woke; nil: none
+	idle  int
+	reads int                 // ORD and IRD
+	got   []fabric.Completion // by until
+	took  atomic.Int64        // messages, by serve
 }
 
 const endMemory = 4 << 20
@@ -38,7 +39,7 @@ func (e *testEnd) must(err error) {
 // newEnd makes an end on the device of a local address.
 func newEnd(t testing.TB, p fabric.Provider, local netip.Addr) *testEnd {
 	t.Helper()
-	e := &testEnd{TB: t, wc: make([]fabric.Completion, 64), woke: make(chan struct{}, 1)}
+	e := &testEnd{TB: t, wc: make([]fabric.Completion, 64), woke: make(chan struct{}, 1), reads: 16}
 	var err error
 	e.dev, err = p.DeviceFor(context.Background(), local, local)
 	e.must(err)
@@ -111,7 +112,7 @@ func (e *testEnd) wait() []fabric.Completion {
 }
 
 func (e *testEnd) config() fabric.ConnConfig {
-	return fabric.ConnConfig{SendCQ: e.cq, RecvCQ: e.cq, SendDepth: 256, RecvDepth: 256, MaxInline: 64, ORD: 16, IRD: 16,
+	return fabric.ConnConfig{SendCQ: e.cq, RecvCQ: e.cq, SendDepth: 256, RecvDepth: 256, MaxInline: 64, ORD: e.reads, IRD: e.reads,
 		Setup: func(q fabric.QueuePair) error { e.qp = q; return nil }}
 }
 
@@ -138,8 +139,15 @@ func connect(x, y *testEnd, p fabric.Provider) {
 // newPair connects two ends on loopback.
 func newPair(t testing.TB, o Options) (x, y *testEnd) {
 	t.Helper()
+	return newPairFor(t, o, 16)
+}
+
+// newPairFor is newPair with so many READs at a time.
+func newPairFor(t testing.TB, o Options, reads int) (x, y *testEnd) {
+	t.Helper()
 	p := newProvider(t, o)
 	x, y = newEnd(t, p, netip.MustParseAddr("127.0.0.2")), newEnd(t, p, netip.MustParseAddr("127.0.0.3"))
+	x.reads, y.reads = reads, reads
 	connect(x, y, p)
 	return x, y
 }
