@@ -375,6 +375,10 @@ type Limits struct {
 	// RNR says that a SEND that meets no receive is retried rather than fatal
 	// (InfiniBand and RoCE; not iWARP).
 	RNR bool
+	// SendsInPoll says that what is posted leaves in the owner's next Poll or
+	// Arm, all at once (RNICs in software). Who has much to post can post a part,
+	// poll, and post the rest: the peer begins with the part meanwhile.
+	SendsInPoll bool
 	// ReadNeedsRemoteWrite says that the sink of an RDMA READ must be
 	// registered with AccessRemoteWrite (iWARP, RFC 5040 section 5.2.1).
 	ReadNeedsRemoteWrite bool

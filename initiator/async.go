@@ -255,7 +255,8 @@ func (p *Queue) Depth() int { return min(int(p.q.depth.Load()), len(p.q.slots)) 
 
 // Submit sends I/Os, in one post, and returns how many it took: fewer than all
 // without an error when the queue is full. An error is of the I/O behind the
-// last that was taken.
+// last that was taken. Over a software RNIC they leave in the next Reap, Wait or
+// Rest, many in two parts.
 func (p *Queue) Submit(ios []IO) (n int, err error) {
 	p.enter()
 	defer p.leave()
@@ -337,11 +338,10 @@ func (p *Queue) turn() {
 	// A provider in software sends in Poll, and sleeps with what was posted since:
 	// each flush has a poll behind it.
 	n := 0
-	for first := true; first || n > 0 && q.pending.len() > 0; first = false {
-		if q.pending.len() > 0 {
-			q.flush(monotonic())
-		}
+	for again := true; again; {
+		more := q.pending.len() > 0 && q.flush(monotonic())
 		n = q.poll()
+		again = more || n > 0 && q.pending.len() > 0
 	}
 	// The clock is not free: it is read when there is nothing else to do, and
 	// now and then.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 	"github.com/nvmf-go/nvmf/nvme"
 )
 
@@ -372,3 +374,46 @@ func TestQueueBatches(t *testing.T) {
 }
 
 var errPost = errors.New("post failed")
+
+// Over a device that sends in Poll many commands leave in two parts with a poll
+// between them, few at once, and none is left behind.
+func TestQueueParts(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		inPoll          bool
+		each, ios, sent int // I/Os of one Submit, of all, and sent before the first poll
+	}{
+		{"many", true, 24, 24, 12},
+		{"odd", true, 19, 19, 10},
+		{"one by one", true, 1, 24, 12},
+		{"few", true, leastPart, leastPart, leastPart},
+		{"the device sends at once", false, 24, 24, 24},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, rigOptions{host: fabrictest.DeviceOptions{Limits: func(l *fabric.Limits) { l.SendsInPoll = c.inPoll }}})
+			n := r.namespace(r.connect(), memNS)
+			p := r.queueOf(n)
+			b := r.buffer(256 << 10)
+			ios := make([]IO, c.ios)
+			for i := range ios {
+				ios[i] = IO{Op: nvme.CmdRead, Blocks: 8, Buf: b, Offset: 4096 * i, Tag: uint64(i)}
+			}
+			for i := 0; i < c.ios; i += c.each {
+				if k, err := p.Submit(ios[i : i+c.each]); k != c.each || err != nil {
+					t.Fatal(k, err)
+				}
+			}
+			if p.q.inflight != c.sent || p.q.pending.len() != c.ios-c.sent {
+				t.Errorf("%d are sent before the first poll and %d wait, want %d sent", p.q.inflight, p.q.pending.len(), c.sent)
+			}
+			var done [1]Result
+			k, err := p.Reap(done[:])
+			if err != nil || p.q.pending.len() != 0 {
+				t.Errorf("%d wait after a Reap, %v", p.q.pending.len(), err)
+			}
+			if got := len(r.run(p)) + k; got != c.ios {
+				t.Errorf("%d of %d are done", got, c.ios)
+			}
+		})
+	}
+}

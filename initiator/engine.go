@@ -125,7 +125,7 @@ func (e *engine) turn(now int64) bool {
 			e.start(b.pop())
 		}
 	}
-	q.flush(now)
+	busy = q.flush(now) || busy
 	busy = q.poll() > 0 || busy
 	q.expire(now)
 	for q.finished.len() > 0 {

@@ -45,6 +45,7 @@ type qconn struct {
 	ctl       *fabric.Memory // receives, then SQEs
 	ctlMR     fabric.MemoryRegion
 	sendDepth uint32
+	inPoll    bool   // the device sends in Poll
 	signalAt  uint32 // a batch that makes so many unsignaled WRs ends in a signaled one
 
 	// Any goroutine.
@@ -108,6 +109,7 @@ func (a *association) dial(ctx context.Context, qid uint16, depth int) (_ *qconn
 // alloc makes what the connection needs before it is dialled.
 func (qc *qconn) alloc() (err error) {
 	limits := qc.dom.dev.Limits()
+	qc.inPoll = limits.SendsInPoll
 	// A command is a bind, a SEND and an invalidate at most.
 	qc.sendDepth = uint32(4*qc.depth + 16)
 	if limits.MaxQPDepth > 0 {

@@ -85,6 +85,7 @@ type queue struct {
 	answered []uint16
 	finished fifo  // done
 	inflight int   // sent
+	unpolled int   // of them: since the last poll
 	earliest int64 // no sent command's deadline is before it
 	batch    []uint16
 	// orphan is told of each command that a lost association took with it.
@@ -194,7 +195,7 @@ func (q *queue) lose() {
 		}
 	}
 	qc.close()
-	q.qc, q.inflight, q.earliest = nil, 0, math.MaxInt64
+	q.qc, q.inflight, q.unpolled, q.earliest = nil, 0, 0, math.MaxInt64
 	for _, i := range q.answered {
 		q.settle(i) // nothing can reach its memory any more
 	}
@@ -210,14 +211,35 @@ func (q *queue) lose() {
 	}
 }
 
-// flush sends what is ready, as far as there is room.
-func (q *queue) flush(now int64) {
+// leastPart is as many commands as are always sent together: less is not worth
+// a system call at each end.
+const leastPart = 8
+
+// part is how many commands may be sent between two polls. Where the device
+// sends in the poll it is half of those that will be in flight: were they all
+// sent at once the target would answer them at once, and one end would always
+// wait for the other. Host and target fall into that step at any hiccup, and
+// this gets them out of it.
+func (q *queue) part() int {
+	if !q.qc.inPoll {
+		return math.MaxInt
+	}
+	return max(leastPart, (min(q.inflight+q.pending.len(), q.qc.depth)+1)/2)
+}
+
+// flush sends what is ready, as far as there is room. It is true when more can be
+// sent, after a poll.
+func (q *queue) flush(now int64) (more bool) {
 	qc := q.qc
 	if qc == nil || q.pending.len() == 0 {
-		return
+		return false
 	}
 	q.batch = q.batch[:0]
+	part := q.part() - q.unpolled
 	for q.pending.len() > 0 && q.inflight+len(q.batch) < qc.depth && qc.room(3*(len(q.batch)+1)+q.inflight) {
+		if more = len(q.batch) >= part; more {
+			break
+		}
 		if i := q.pending.pop(); q.prepare(i) {
 			q.batch = append(q.batch, i)
 		}
@@ -238,9 +260,11 @@ func (q *queue) flush(now int64) {
 		qc.gather(int(i), data)
 	}
 	q.inflight += len(q.batch)
+	q.unpolled += len(q.batch)
 	if err := qc.flush(signal); err != nil {
 		qc.assoc.fail(err)
 	}
+	return more
 }
 
 // prepare makes the SQE of slot i as it is to be sent on this connection. It is
@@ -314,6 +338,7 @@ func (q *queue) poll() int {
 		return 0
 	}
 	n := qc.poll(q)
+	q.unpolled = 0
 	if len(qc.wrs) > 0 {
 		if err := qc.flush(true); err != nil {
 			qc.assoc.fail(err)

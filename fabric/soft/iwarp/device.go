@@ -20,7 +20,7 @@ func limits() fabric.Limits {
 		MaxQPDepth: 1 << 14, MaxCQDepth: 1 << 20, MaxSRQDepth: 1 << 16,
 		MaxSGE: 32, MaxReadSGE: 32, MaxInline: 512, MaxORD: maxReads, MaxIRD: maxReads,
 		MaxMRSize: 1 << 46, MaxMessage: 1 << 30,
-		Atomics: true, MemoryWindows: true, SendInvalidate: true, RNR: false, ReadNeedsRemoteWrite: false,
+		Atomics: true, MemoryWindows: true, SendInvalidate: true, RNR: false, ReadNeedsRemoteWrite: false, SendsInPoll: true,
 	}
 }
 
