@@ -15,9 +15,13 @@ const (
 	maxDatagram = 65507 // UDP payload over IPv4; IPv6 would take 20 more
 	batchMsgs   = 64
 	batchIovs   = 1024
-	// batchRoom is for headers, pads and ICRCs of one batch. A packet needs at
-	// most MaxHeader + 3 + Len.
-	packetRoom = wire.MaxHeader + 8
+	// copyMax is the longest payload that is copied next to its header: an iovec
+	// of its own costs the kernel more, and the ICRC is computed in one piece.
+	// Capsules without data and responses are that short.
+	copyMax = 64
+	// batchRoom is for headers, short payloads, pads and ICRCs of one batch. A
+	// packet needs at most MaxHeader + copyMax + 3 + Len.
+	packetRoom = wire.MaxHeader + copyMax + 8
 	batchRoom  = 512 * packetRoom
 )
 
@@ -47,8 +51,8 @@ type out struct {
 }
 
 // batch gathers packets for one system call. The payload stays where it is:
-// iovecs point to headers and ICRCs in room and to registered memory between
-// them, so a batch lives no longer than the guard is held.
+// iovecs point to what is in room and to registered memory between that, so a
+// batch lives no longer than the guard is held.
 type batch struct {
 	msgs [batchMsgs]message
 	outs [batchMsgs]out
@@ -73,7 +77,7 @@ func (b *batch) full() bool {
 
 // packet is the packet to fill for add.
 func (b *batch) packet() *rc.Packet {
-	b.pkt.Header = b.room[b.used : b.used : b.used+wire.MaxHeader]
+	b.pkt.Header = b.room[b.used : b.used : b.used+wire.MaxHeader+copyMax]
 	return &b.pkt
 }
 
@@ -90,22 +94,28 @@ func (b *batch) add(p *path, gso bool) {
 	o.bytes += size
 	o.complete = o.complete || size < o.segment
 
-	hdr := b.pkt.Header
-	crc := icrc.Header(p.flow.Seed(size, id), hdr)
-	b.iov(hdr, o)
-	for _, d := range b.pkt.Data {
+	head, data := b.pkt.Header, b.pkt.Data
+	if b.pkt.Size <= copyMax {
+		for _, d := range data {
+			head = append(head, d...)
+		}
+		data = nil
+	}
+	crc := icrc.Header(p.flow.Seed(size, id), head)
+	b.iov(head, o)
+	for _, d := range data {
 		crc = icrc.Payload(crc, d)
 		b.iov(d, o)
 	}
 	pad := wire.PadLen(b.pkt.Size)
-	tail := b.room[b.used+len(hdr):][:pad+icrc.Len]
+	tail := b.room[b.used+len(head):][:pad+icrc.Len]
 	if pad > 0 {
 		clear(tail[:pad])
 		crc = icrc.Payload(crc, tail[:pad])
 	}
 	icrc.Put(tail[pad:], crc)
 	b.iov(tail, o)
-	b.used += len(hdr) + len(tail)
+	b.used += len(head) + len(tail)
 }
 
 // join is the datagram that a packet can be appended to, or nil.
