@@ -78,35 +78,48 @@ const oneQueue = 512
 
 // All are the curves of a machine with those processors.
 func All(cpus []int) []Curve {
-	return []Curve{depthCurve(), sizeCurve(), connectionCurve(), namespaceCurve(), coreCurve(cpus)}
+	return []Curve{depthCurve(cpus), sizeCurve(cpus), connectionCurve(), namespaceCurve(), coreCurve(cpus)}
 }
 
-// busy has both ends poll without end.
+// busy has both ends poll without end, each on a processor of its own.
 const busy = "busy"
 
-func depthCurve() Curve {
+// poll makes a setup busy. It is false when there are no two processors.
+func (s *Setup) poll(cpus []int) bool {
+	s.Busy, s.Load.Spin = true, 10*time.Millisecond // longer than any answer takes
+	return s.part(cpus)
+}
+
+// part gives each end a processor of its own. It is false when there are no two.
+func (s *Setup) part(cpus []int) bool {
+	if len(cpus) < 2 {
+		return false
+	}
+	s.TargetCPUs, s.HostCPUs = cpus[:1], cpus[1:2]
+	return true
+}
+
+func depthCurve(cpus []int) Curve {
 	return Curve{
 		Name: "depth", Title: "4 KiB random reads, by queue depth",
 		X: Column{"reads in flight", "1"}, Axis: plot.Axis{Log: 2}, Points: doubling(1, 1024), Variants: []string{"", busy},
 		Setup: func(x int, variant string) (Setup, bool) {
 			queues := (x + oneQueue - 1) / oneQueue
 			s := Setup{QueueDepth: 1024, Load: Load{Queues: queues, Depth: x / queues, BlockSize: 4096}}
-			if variant == busy {
-				s.Busy, s.Load.Spin = true, 10*time.Millisecond // longer than any answer takes
-			}
-			return s, variant == "" || x <= 128
+			return s, variant == "" || x <= 128 && s.poll(cpus)
 		},
 		Measures: []Measure{iops, p50, p99, hostCPU, targetCPU},
 		Views:    []View{throughput, latency, cost},
 	}
 }
 
-func sizeCurve() Curve {
+func sizeCurve(cpus []int) Curve {
 	return Curve{
 		Name: "size", Title: "Random reads at depth 32, by size",
-		X: Column{"size of a read", "bytes"}, Axis: plot.Axis{Log: 2, Unit: plot.Bytes}, Points: doubling(512, 1<<20), Variants: plain,
-		Setup: func(x int, _ string) (Setup, bool) {
-			return Setup{Load: Load{Queues: 1, Depth: 32, BlockSize: x}}, true
+		X: Column{"size of a read", "bytes"}, Axis: plot.Axis{Log: 2, Unit: plot.Bytes}, Points: doubling(512, 1<<20), Variants: []string{"", busy},
+		Setup: func(x int, variant string) (Setup, bool) {
+			s := Setup{Load: Load{Queues: 1, Depth: 32, BlockSize: x}}
+			return s, variant == "" || s.poll(cpus)
 		},
 		Measures: []Measure{iops, rate, p50, p99, hostCPU, targetCPU},
 		Views: []View{
@@ -186,14 +199,11 @@ func coreCurve(cpus []int) Curve {
 		Name: "cores", Title: "4 KiB random reads at depth 128, by processors for both ends",
 		X: Column{"processors", "1"}, Points: []int{1, 2}, Variants: []string{"", apart},
 		Setup: func(x int, variant string) (Setup, bool) {
-			if x > len(cpus) || variant == apart && x != 2 {
+			if x > len(cpus) {
 				return Setup{}, false
 			}
 			s := Setup{QueueDepth: 256, TargetCPUs: cpus[:x], HostCPUs: cpus[:x], Load: Load{Queues: x, Depth: 128 / x, BlockSize: 4096}}
-			if variant == apart {
-				s.TargetCPUs, s.HostCPUs = cpus[:1], cpus[1:2]
-			}
-			return s, true
+			return s, variant == "" || x == 2 && s.part(cpus)
 		},
 		Measures: []Measure{iops, p50, p99, hostCPU, targetCPU},
 		Views:    []View{throughput, latency, cost},

@@ -119,8 +119,12 @@ func TestSetups(t *testing.T) {
 		}
 	}
 	for _, c := range All([]int{3}) {
-		if _, ok := c.Setup(2, apart); c.Name == "cores" && ok {
-			t.Error("two processors of one")
+		for _, variant := range c.Variants {
+			if s, ok := c.Setup(c.Points[0], variant); ok && len(s.HostCPUs) > 1 {
+				t.Errorf("%s: processors %v", c.Name, s.HostCPUs)
+			} else if ok == (variant == busy || variant == apart) {
+				t.Errorf("%s, %s: %v with one processor", c.Name, variant, ok)
+			}
 		}
 	}
 }
@@ -168,7 +172,7 @@ func checkSetup(t *testing.T, c *Curve, x int, s *Setup) {
 
 // curveOf is a curve of points 1, 2 and 4.
 func curveOf() Curve {
-	c := depthCurve()
+	c := depthCurve(nil)
 	c.Points, c.Variants = []int{1, 2, 4}, plain
 	return c
 }

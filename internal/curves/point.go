@@ -112,8 +112,8 @@ func (h *host) converse(look func() (Idle, error), l *Load) (m Measured, err err
 	if err != nil {
 		return m, err
 	}
-	if err := h.say(string(spec)); err != nil {
-		return m, err
+	if err := h.say(string(spec)); err != nil && !errors.Is(err, syscall.EPIPE) {
+		return m, err // of one that has ended already, what it said tells more
 	}
 	first, err := h.out.Peek(1)
 	if err != nil {
