@@ -21,10 +21,7 @@ const (
 // more than the sleep would. It learns from what was found: now and then it tries a
 // long look. Once something was found it looks for as long as a sleep adds at
 // least: a hiccup of one end then does not have both ends sleep for each other's
-// sleeps. One idle time is
-//
-//	for d := s.Window(); no work and less than d gone; { look }
-//	s.Found(gone), or s.Vain(), then sleep and s.Woke(gone)
+// sleeps.
 //
 // Work that takes longer than most is looked for where that brings it in seven
 // eighths of the time that it takes with a sleep: where sleeps are dear (processors
@@ -53,28 +50,30 @@ func NewSpin(most time.Duration) Spin {
 // The others have one turn at least, for the owner may have made them ready. An
 // owner that sleeps then calls Awake after it.
 func (s *Spin) Look(turn func() bool) bool {
-	window := s.Window()
+	window := s.begin()
 	s.start = time.Now()
 	for {
 		runtime.Gosched()
 		busy := window > 0 && turn()
 		looked := time.Since(s.start)
 		if busy {
-			s.Found(looked)
+			s.found(looked)
 			return true
 		}
 		if looked >= window {
-			s.Vain()
+			s.inVain()
 			return false
 		}
 	}
 }
 
 // Awake ends an idle time that Look began and a sleep went on with.
-func (s *Spin) Awake() { s.Woke(time.Since(s.start)) }
+func (s *Spin) Awake() { s.woke(time.Since(s.start)) }
 
-// Window begins an idle time and is how long to look.
-func (s *Spin) Window() time.Duration {
+// begin starts an idle time and is how long to look in it. It ends with
+//
+//	s.found(gone), or s.inVain(), then a sleep and s.woke(gone)
+func (s *Spin) begin() time.Duration {
 	s.idle++
 	switch probe := s.idle%spinProbe == 0; {
 	case s.most >= fixedSpin:
@@ -92,10 +91,10 @@ func (s *Spin) far() time.Duration {
 	return max(s.most, min(spinFar*s.most, s.slept*7/8))
 }
 
-// Found ends an idle time in which there was work after d.
-func (s *Spin) Found(d time.Duration) {
+// found ends an idle time in which there was work after d.
+func (s *Spin) found(d time.Duration) {
 	if d > s.far() {
-		s.Vain() // a sleep would have taken little longer
+		s.inVain() // a sleep would have taken little longer
 		return
 	}
 	most := s.most
@@ -107,18 +106,18 @@ func (s *Spin) Found(d time.Duration) {
 	s.window = max(min(max(spinMargin*d, dear), most), s.window-s.window/8, min(leastSpin, s.most))
 }
 
-// Vain ends an idle time in which there was none. Once is no reason to look less:
+// inVain ends an idle time in which there was none. Once is no reason to look less:
 // it may be a hiccup.
-func (s *Spin) Vain() {
+func (s *Spin) inVain() {
 	if s.vain {
 		s.window = max(s.window/2, min(leastSpin, s.most))
 	}
 	s.vain = true
 }
 
-// Woke says that work came after d, with a sleep. Long times say nothing: nobody
+// woke says that work came after d, with a sleep. Long times say nothing: nobody
 // looks so far.
-func (s *Spin) Woke(d time.Duration) {
+func (s *Spin) woke(d time.Duration) {
 	if d > spinMargin*spinFar*s.most {
 		return
 	}

@@ -1,23 +1,21 @@
-package fabric_test
+package fabric
 
 import (
 	"testing"
 	"time"
-
-	"github.com/nvmf-go/nvmf/fabric"
 )
 
 // spent runs n idle times, each with work after gap, and returns how long was
 // looked in all and how often it was found.
-func spent(s *fabric.Spin, n int, gap time.Duration) (looked time.Duration, found int) {
+func spent(s *Spin, n int, gap time.Duration) (looked time.Duration, found int) {
 	for range n {
-		if d := s.Window(); d >= gap {
+		if d := s.begin(); d >= gap {
 			looked += gap
 			found++
-			s.Found(gap)
+			s.found(gap)
 		} else {
 			looked += d
-			s.Vain()
+			s.inVain()
 		}
 	}
 	return looked, found
@@ -25,7 +23,7 @@ func spent(s *fabric.Spin, n int, gap time.Duration) (looked time.Duration, foun
 
 func TestSpinLearns(t *testing.T) {
 	const us = time.Microsecond
-	s := fabric.NewSpin(100 * us)
+	s := NewSpin(100 * us)
 	for _, step := range []struct {
 		gap         time.Duration
 		least, most int           // of 1000 found
@@ -47,12 +45,12 @@ func TestSpinLearns(t *testing.T) {
 
 // Where looking keeps the work from coming, it is given up but for the odd try.
 func TestSpinYields(t *testing.T) {
-	s := fabric.NewSpin(100 * time.Microsecond)
+	s := NewSpin(100 * time.Microsecond)
 	spent(&s, 100, 60*time.Microsecond)
 	var looked time.Duration
 	for range 640 {
-		looked += s.Window()
-		s.Vain()
+		looked += s.begin()
+		s.inVain()
 	}
 	if most := 640*20*time.Microsecond + 10*80*time.Microsecond + 300*time.Microsecond; looked > most {
 		t.Errorf("looked for %v, want at most %v", looked, most)
@@ -63,7 +61,7 @@ func TestSpinYields(t *testing.T) {
 // there; what looking costs when it does not pay is little.
 func TestSpinWhereSleepsAreDear(t *testing.T) {
 	const us = time.Microsecond
-	s := fabric.NewSpin(100 * us)
+	s := NewSpin(100 * us)
 	for _, step := range []struct {
 		gap, sleep  time.Duration // until the work is there, and what a sleep adds
 		least, most int           // of 2000 found
@@ -81,14 +79,14 @@ func TestSpinWhereSleepsAreDear(t *testing.T) {
 		var looked time.Duration
 		found := 0
 		for range 2000 {
-			if d := s.Window(); d >= step.gap {
+			if d := s.begin(); d >= step.gap {
 				looked += step.gap
 				found++
-				s.Found(step.gap)
+				s.found(step.gap)
 			} else {
 				looked += d
-				s.Vain()
-				s.Woke(step.gap + step.sleep)
+				s.inVain()
+				s.woke(step.gap + step.sleep)
 			}
 		}
 		if found < step.least || found > step.most || looked/2000 > step.looked {
@@ -107,7 +105,7 @@ func TestSpinOutlivesHiccups(t *testing.T) {
 		rounds  = 2000
 		between = 100 // rounds from one hiccup to the next
 	)
-	ends := [2]fabric.Spin{fabric.NewSpin(100 * us), fabric.NewSpin(100 * us)}
+	ends := [2]Spin{NewSpin(100 * us), NewSpin(100 * us)}
 	sleeps := 0
 	late := time.Duration(0) // of the answer that is awaited
 	for i := range rounds {
@@ -116,12 +114,12 @@ func TestSpinOutlivesHiccups(t *testing.T) {
 		if i%between == 0 {
 			gap += 300 * us
 		}
-		if late = 0; s.Window() >= gap {
-			s.Found(gap)
+		if late = 0; s.begin() >= gap {
+			s.found(gap)
 			continue
 		}
-		s.Vain()
-		s.Woke(gap + wakeUp)
+		s.inVain()
+		s.woke(gap + wakeUp)
 		sleeps++
 		late = wakeUp
 	}
@@ -132,43 +130,43 @@ func TestSpinOutlivesHiccups(t *testing.T) {
 
 func TestSpinBounds(t *testing.T) {
 	for _, most := range []time.Duration{-1, 0, 5 * time.Microsecond, 20 * time.Microsecond, time.Second} {
-		s := fabric.NewSpin(most)
+		s := NewSpin(most)
 		for i := range 1000 {
-			if d := s.Window(); d < 0 || d > max(most, 0) {
+			if d := s.begin(); d < 0 || d > max(most, 0) {
 				t.Fatalf("most %v: window %v", most, d)
 			}
 			if i%3 == 0 {
-				s.Found(most)
+				s.found(most)
 			} else {
-				s.Vain()
+				s.inVain()
 			}
 		}
 	}
-	fixed := fabric.NewSpin(time.Millisecond)
+	fixed := NewSpin(time.Millisecond)
 	for range 10 {
-		if d := fixed.Window(); d != time.Millisecond {
+		if d := fixed.begin(); d != time.Millisecond {
 			t.Errorf("a fixed spin of 1 ms spins for %v", d)
 		}
-		fixed.Vain()
+		fixed.inVain()
 	}
-	var zero fabric.Spin
-	zero.Found(time.Millisecond)
-	if d := zero.Window(); d != 0 {
+	var zero Spin
+	zero.found(time.Millisecond)
+	if d := zero.begin(); d != 0 {
 		t.Errorf("the zero Spin spins for %v", d)
 	}
 }
 
 func TestSpinLook(t *testing.T) {
-	s := fabric.NewSpin(time.Second) // always that long
+	s := NewSpin(time.Second) // always that long
 	turns := 0
 	if !s.Look(func() bool { turns++; return turns == 5 }) || turns != 5 {
 		t.Errorf("work of the fifth turn: %d turns", turns)
 	}
-	s = fabric.NewSpin(time.Millisecond)
+	s = NewSpin(time.Millisecond)
 	if s.Look(func() bool { return false }) {
 		t.Error("found nothing, and says it did")
 	}
-	s = fabric.NewSpin(0)
+	s = NewSpin(0)
 	if s.Look(func() bool { t.Error("a turn of one that never spins"); return true }) {
 		t.Error("one that never spins has found something")
 	}
