@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,113 +63,32 @@ func BenchmarkBandwidth(b *testing.B) {
 // outstanding, as many as perftest takes.
 func BenchmarkShare(b *testing.B) {
 	loads(b, []int{4096, 131072}, func(b *testing.B, o Options, op fabric.Opcode, size int) {
-		s := newStream(b, o, op, size, 128)
-		defer s.close()
+		s, _, _ := newStream(b, o, op, size, 128)
+		defer s.Close()
 		t := newBound(b)
 		defer t.close()
-		fabrictest.Share(b, t.run, func(n int) int64 { s.run(n); return int64(n) * int64(size) })
+		fabrictest.Share(b, t.run, func(n int) int64 { s.Run(n); return int64(n) * int64(size) })
 	})
 }
 
-// serve is the accepting end: it posts receives, 168 at least, and polls.
-func (e *testEnd) serve(size int, stop *atomic.Bool) {
-	recvs := make([]fabric.RecvWR, 64)
-	for i := range recvs {
-		recvs[i].NumSGE = 1
+// newStream is a stream over a connection of its own.
+func newStream(b *testing.B, o Options, op fabric.Opcode, size, depth int) (s *fabrictest.Stream, x, y *testEnd) {
+	x, y = newPairFor(b, o, maxReads)
+	end := func(e *testEnd) fabrictest.StreamEnd {
+		return fabrictest.StreamEnd{QP: e.qp, Mem: e.mem, MR: e.mr, Wait: e.wait, Wake: e.wake}
 	}
-	sge := []fabric.SGE{{Addr: e.mem.Addr(), Length: uint32(size), LKey: e.mr.LKey()}}
-	for owed := 200; !stop.Load(); {
-		for owed > 32 {
-			n, err := e.qp.PostRecv(recvs[:min(owed, 64)], sge)
-			e.must(err)
-			owed -= n
-		}
-		for _, c := range e.wait() {
-			if c.Op == fabric.OpRecv {
-				owed++
-				e.took.Add(1)
-			}
-		}
-	}
-}
-
-// stream is operations of one kind and size from x to y, which serves them.
-type stream struct {
-	x, y  *testEnd
-	op    fabric.Opcode
-	size  int
-	depth int
-	sent  int // SENDs, as y.took counts them
-	off   int
-	wrs   []fabric.SendWR
-	sges  []fabric.SGE
-	stop  atomic.Bool
-	done  chan struct{}
-}
-
-func newStream(b *testing.B, o Options, op fabric.Opcode, size, depth int) *stream {
-	s := &stream{op: op, size: size, depth: depth, done: make(chan struct{})}
-	s.x, s.y = newPairFor(b, o, maxReads)
-	s.wrs, s.sges = make([]fabric.SendWR, depth), make([]fabric.SGE, depth)
-	go func() { s.y.serve(size, &s.stop); close(s.done) }()
-	return s
-}
-
-func (s *stream) close() {
-	s.stop.Store(true)
-	s.y.wake()
-	<-s.done
-}
-
-// run does n operations and returns when all that was written has come.
-func (s *stream) run(n int) {
-	posted, completed := 0, 0
-	for completed < n {
-		free := s.depth - (posted - completed)
-		k := min(free, n-posted)
-		if s.op == fabric.OpSend { // which completes before there is a receive for it
-			k = min(k, 128-(s.sent-int(s.y.took.Load())))
-		}
-		if k > 0 && (free >= s.depth/4 || posted == completed) {
-			posted += s.post(s.op, k)
-		}
-		if posted == completed { // nothing will wake us: the receives are awaited
-			time.Sleep(time.Microsecond)
-			continue
-		}
-		completed += len(s.x.wait())
-	}
-	for posted += s.post(fabric.OpRead, 1); completed < posted; {
-		completed += len(s.x.wait())
-	}
-}
-
-// post posts n operations, each at the next place of the memories.
-func (s *stream) post(op fabric.Opcode, n int) int {
-	for i := range n {
-		if s.off += s.size; s.off+s.size > endMemory {
-			s.off = 0
-		}
-		s.sges[i] = fabric.SGE{Addr: s.x.mem.Addr() + uint64(s.off), Length: uint32(s.size), LKey: s.x.mr.LKey()}
-		s.wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: s.y.mem.Addr() + uint64(s.off), RKey: s.y.mr.RKey()}
-	}
-	k, err := s.x.qp.PostSend(s.wrs[:n], s.sges)
-	s.x.must(err)
-	if op == fabric.OpSend {
-		s.sent += k
-	}
-	return k
+	return fabrictest.NewStream(b, end(x), end(y), op, size, depth), x, y
 }
 
 func benchBandwidth(b *testing.B, o Options, op fabric.Opcode, size, depth int) {
-	s := newStream(b, o, op, size, depth)
+	s, x, y := newStream(b, o, op, size, depth)
 	b.SetBytes(int64(size))
 	b.ResetTimer()
 	c0 := cpu()
-	s.run(b.N)
+	s.Run(b.N)
 	b.StopTimer()
-	report(b, cpu()-c0, s.x, s.y)
-	s.close()
+	report(b, cpu()-c0, x, y)
+	s.Close()
 }
 
 // BenchmarkCPU has both ends on one goroutine, 16 operations at a time: the

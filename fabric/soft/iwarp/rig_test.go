@@ -3,7 +3,6 @@ package iwarp
 import (
 	"context"
 	"net/netip"
-	"sync/atomic"
 	"testing"
 
 	"github.com/nvmf-go/nvmf/fabric"
@@ -24,7 +23,6 @@ type testEnd struct {
 	idle  int
 	reads int                 // ORD and IRD
 	got   []fabric.Completion // by until
-	took  atomic.Int64        // messages, by serve
 }
 
 const endMemory = 4 << 20

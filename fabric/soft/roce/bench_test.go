@@ -184,111 +184,32 @@ func BenchmarkShare(b *testing.B) {
 	for _, op := range []fabric.Opcode{fabric.OpWrite, fabric.OpRead, fabric.OpSend} {
 		for _, size := range []int{4096, 131072} {
 			b.Run(fmt.Sprintf("%v/size=%d", op, size), func(b *testing.B) {
-				s := newStream(b, op, size, 128)
-				defer s.close()
-				fabrictest.Share(b, newBound(b).run, func(n int) int64 { s.run(n); return int64(n) * int64(size) })
+				s, _, _ := newStream(b, op, size, 128)
+				defer s.Close()
+				fabrictest.Share(b, newBound(b).run, func(n int) int64 { s.Run(n); return int64(n) * int64(size) })
 			})
 		}
 	}
 }
 
-// streamMemory is how much of the memory of each end a stream goes round in, as
-// much as bound does.
-const streamMemory = 4 << 20
-
-// stream is operations of one kind and size from x to y, which serves them.
-type stream struct {
-	b     testing.TB
-	x, y  *benchEnd
-	op    fabric.Opcode
-	size  int
-	depth int
-	off   int
-	wrs   []fabric.SendWR
-	sges  []fabric.SGE
-	stop  atomic.Bool
-	done  chan struct{}
-}
-
-func newStream(b testing.TB, op fabric.Opcode, size, depth int) *stream {
-	s := &stream{b: b, op: op, size: size, depth: depth, done: make(chan struct{})}
-	s.x, s.y = benchPair(b, Options{}, nil)
-	s.wrs, s.sges = make([]fabric.SendWR, depth), make([]fabric.SGE, depth)
-	go s.serve()
-	return s
-}
-
-// serve is the end of y: it posts receives and polls.
-func (s *stream) serve() {
-	defer close(s.done)
-	recvs := make([]fabric.RecvWR, 64)
-	for i := range recvs {
-		recvs[i].NumSGE = 1
+// newStream is a stream over a connection of its own.
+func newStream(b testing.TB, op fabric.Opcode, size, depth int) (s *fabrictest.Stream, x, y *benchEnd) {
+	x, y = benchPair(b, Options{}, nil)
+	end := func(e *benchEnd) fabrictest.StreamEnd {
+		return fabrictest.StreamEnd{QP: e.qp, Mem: e.mem, MR: e.mr, Wait: func() []fabric.Completion { return e.wait(b) }, Wake: e.wake}
 	}
-	sge := []fabric.SGE{{Addr: s.y.mem.Addr(), Length: uint32(s.size), LKey: s.y.mr.LKey()}}
-	owed := 0
-	if s.op == fabric.OpSend {
-		owed = 200
-	}
-	for !s.stop.Load() {
-		for owed > 0 {
-			n, err := s.y.qp.PostRecv(recvs[:min(owed, 64)], sge)
-			if err != nil {
-				break
-			}
-			owed -= n
-		}
-		for _, c := range s.y.wait(s.b) {
-			if c.Op == fabric.OpRecv {
-				owed++
-			}
-		}
-	}
-}
-
-// run does n operations.
-func (s *stream) run(n int) {
-	for posted, completed := 0, 0; completed < n; {
-		free := s.depth - (posted - completed)
-		if k := min(free, n-posted); k > 0 && (free >= s.depth/4 || posted == completed) {
-			posted += s.post(k)
-		}
-		completed += len(s.x.wait(s.b))
-	}
-}
-
-// post posts n operations, each at the next place of the memories.
-func (s *stream) post(n int) int {
-	for i := range n {
-		if s.off += s.size; s.off+s.size > streamMemory {
-			s.off = 0
-		}
-		off := uint64(s.off)
-		s.sges[i] = fabric.SGE{Addr: s.x.mem.Addr() + off, Length: uint32(s.size), LKey: s.x.mr.LKey()}
-		s.wrs[i] = fabric.SendWR{Op: s.op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: s.y.mem.Addr() + off, RKey: s.y.mr.RKey()}
-	}
-	k, err := s.x.qp.PostSend(s.wrs[:n], s.sges)
-	if err != nil {
-		s.b.Fatal(err)
-	}
-	return k
-}
-
-func (s *stream) close() {
-	s.stop.Store(true)
-	s.y.wake()
-	<-s.done
+	return fabrictest.NewStream(b, end(x), end(y), op, size, depth), x, y
 }
 
 func benchBandwidth(b *testing.B, op fabric.Opcode, size, depth int) {
-	s := newStream(b, op, size, depth)
+	s, x, y := newStream(b, op, size, depth)
 	b.SetBytes(int64(size))
 	b.ResetTimer()
 	c0 := cpu()
-	s.run(b.N)
+	s.Run(b.N)
 	b.StopTimer()
-	report(b, cpu()-c0, s.x, s.y)
-	s.close()
+	report(b, cpu()-c0, x, y)
+	s.Close()
 }
 
 // report adds processor time, system calls and losses a message.
