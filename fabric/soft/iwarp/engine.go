@@ -56,7 +56,7 @@ type engine struct {
 	waiting int // of them: QPs that epoll waits for
 	asleep  bool
 	bed     core.Bed // whose Waker watches epfd; empty when the owner leaves that to the waiter
-	active  ring
+	active  core.Ring[*queuePair]
 	hot     []*queuePair
 	batch   *rdmap.Batch
 	pool    rdmap.Pool
@@ -117,7 +117,7 @@ func (e *engine) progress() {
 	}
 	e.receive()
 	e.flush()
-	if e.asleep && len(e.hot)+e.active.len() > 0 {
+	if e.asleep && len(e.hot)+e.active.Len() > 0 {
 		// The owner has armed and looks once more. What epoll told now it will
 		// not tell again, and what is left to send nobody waits for: stay awake.
 		e.asleep = false
@@ -158,7 +158,7 @@ func (e *engine) drop(q *queuePair) {
 	g.Enter()
 	e.hangUp(q)
 	g.Leave()
-	e.active.remove(q)
+	e.active.Remove(q)
 	q.active = false
 	e.slots[q.slot] = nil
 	e.vacant = append(e.vacant, q.slot)
@@ -170,14 +170,14 @@ func (e *engine) drop(q *queuePair) {
 func (e *engine) activate(q *queuePair) {
 	if !q.active {
 		q.active = true
-		e.active.push(q)
+		e.active.Push(q)
 	}
 }
 
 // flush sends what the QPs have to send.
 func (e *engine) flush() {
-	for range e.active.len() {
-		q := e.active.pop()
+	for range e.active.Len() {
+		q := e.active.Pop()
 		q.active = false
 		if q.slot >= 0 {
 			e.run(q)
@@ -277,7 +277,7 @@ func (e *engine) sleep(w *fabric.Waker) {
 		return
 	}
 	e.flush()
-	if e.active.len() > 0 {
+	if e.active.Len() > 0 {
 		e.wake() // there is more than one pass can do
 		return
 	}

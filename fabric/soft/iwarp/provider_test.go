@@ -150,7 +150,7 @@ func TestNothingLeftAsleep(t *testing.T) {
 			w.Cancel()
 			continue
 		}
-		if n := e.active.len(); n > 0 {
+		if n := e.active.Len(); n > 0 {
 			t.Fatalf("%d of %d WRITEs sent, and the owner sleeps over the rest", done, writes)
 		}
 		drain()

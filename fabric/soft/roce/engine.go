@@ -58,12 +58,12 @@ type engine struct {
 	tx     transmitter
 	rx     receiver
 	qps    map[uint32]*queuePair
-	last   *queuePair // of the packet before
-	active ring       // QPs with something to send
-	held   ring       // QPs with an ACK that can wait
-	rounds int        // passes since held ACKs were sent
-	full   int        // passes in a row that did not empty the socket
-	ending []*conn    // ended by their peers
+	last   *queuePair            // of the packet before
+	active core.Ring[*queuePair] // QPs with something to send
+	held   core.Ring[*queuePair] // QPs with an ACK that can wait
+	rounds int                   // passes since held ACKs were sent
+	full   int                   // passes in a row that did not empty the socket
+	ending []*conn               // ended by their peers
 	timers timers
 	alarm  time.Duration // when timer or bed goes off, if the owner sleeps
 	bed    core.Bed      // whose Waker watches rx; empty when the owner leaves that to the waiter
@@ -306,7 +306,7 @@ func (e *engine) addStray(from netip.Addr, b []byte) {
 func (e *engine) activate(q *queuePair) {
 	if q.where != inActive {
 		q.where = inActive
-		e.active.push(q)
+		e.active.Push(q)
 	}
 }
 
@@ -322,7 +322,7 @@ func (e *engine) flush(now time.Duration, all bool) {
 		e.takeHeld()
 	}
 	sent := e.runActive(now, all)
-	if sent <= company && e.tx.batch.n > 0 && e.held.len() > 0 {
+	if sent <= company && e.tx.batch.n > 0 && e.held.Len() > 0 {
 		e.takeHeld()
 		e.runActive(now, true)
 	}
@@ -340,8 +340,8 @@ func (e *engine) flush(now time.Duration, all bool) {
 // takeHeld makes QPs whose ACKs were held active.
 func (e *engine) takeHeld() {
 	e.rounds = 0
-	for e.held.len() > 0 {
-		if q := e.held.pop(); q.where == inHeld { // else it has moved on meanwhile
+	for e.held.Len() > 0 {
+		if q := e.held.Pop(); q.where == inHeld { // else it has moved on meanwhile
 			e.activate(q)
 		}
 	}
@@ -349,8 +349,8 @@ func (e *engine) takeHeld() {
 
 // runActive lets the active QPs send, and says how many packets that were.
 func (e *engine) runActive(now time.Duration, all bool) (sent int) {
-	for e.active.len() > 0 && sent < passLimit && !e.tx.blocked() {
-		q := e.active.pop()
+	for e.active.Len() > 0 && sent < passLimit && !e.tx.blocked() {
+		q := e.active.Pop()
 		q.where = inNone
 		sent += e.run(q, now, all)
 	}
@@ -360,7 +360,7 @@ func (e *engine) runActive(now time.Duration, all bool) (sent int) {
 // hold keeps a QP that has only an ACK to send.
 func (e *engine) hold(q *queuePair) {
 	q.where = inHeld
-	e.held.push(q)
+	e.held.Push(q)
 }
 
 // run lets one QP send, and flushes it when it has failed. An ACK that can wait
@@ -416,8 +416,8 @@ func (e *engine) drop(q *queuePair) {
 	if e.last == q {
 		e.last = nil
 	}
-	e.active.remove(q)
-	e.held.remove(q)
+	e.active.Remove(q)
+	e.held.Remove(q)
 	q.where = inNone
 	e.timers.remove(q)
 }
@@ -463,7 +463,7 @@ func (e *engine) rise() {
 // rest sees to it that the owner is woken for what is left to do after a
 // flush.
 func (e *engine) rest(now time.Duration) {
-	if e.active.len()+len(e.eager) > 0 && !e.tx.blocked() || e.astray.Load() > 0 || len(e.ending) > 0 {
+	if e.active.Len()+len(e.eager) > 0 && !e.tx.blocked() || e.astray.Load() > 0 || len(e.ending) > 0 {
 		e.wake() // there is more than one pass can do
 		return
 	}
