@@ -12,6 +12,8 @@
 // provider gives to [CQ.Init]. Any other goroutine (a timer, a socket waiter, a
 // connection manager, the peer's owner) does one of two things: [CQ.Wake],
 // which asks for a Poll, or [CQ.Do], which has a function run in the next one.
+// The RNICs with sockets have an [Engine] for each owner, which an [EngineCQ]
+// runs.
 //
 // # Memory that ends under the data path
 //

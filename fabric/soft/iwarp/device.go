@@ -2,7 +2,6 @@ package iwarp
 
 import (
 	"net/netip"
-	"sync"
 
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/soft/core"
@@ -28,18 +27,17 @@ func limits() fabric.Limits {
 // and fabric.MemoryWindower.
 type device struct {
 	*core.Device
-	p      *Provider
-	addr   netip.Addr // without zone
-	zone   string     // of a link-local address
-	info   fabric.DeviceInfo
-	waiter *host.Waiter
-
-	mu    sync.Mutex
-	users map[*engine]int // CQs of each
+	p       *Provider
+	addr    netip.Addr // without zone
+	zone    string     // of a link-local address
+	info    fabric.DeviceInfo
+	waiter  *host.Waiter
+	engines core.Engines[*engine]
 }
 
 func openDevice(p *Provider, a host.Addr) (*device, error) {
-	d := &device{p: p, addr: a.Plain(), zone: a.IP.Zone(), info: p.describe(a), users: make(map[*engine]int)}
+	d := &device{p: p, addr: a.Plain(), zone: a.IP.Zone(), info: p.describe(a)}
+	d.engines.New = func() (*engine, error) { return newEngine(d) }
 	d.Device = core.NewDevice(d.info.Name, d.info.Limits, &p.guards, d.finish)
 	var err error
 	if d.waiter, err = host.NewWaiter(); err != nil {
@@ -63,8 +61,8 @@ func (d *device) Info() fabric.DeviceInfo { return d.info }
 
 // NewCompletionQueue makes a CQ.
 func (d *device) NewCompletionQueue(depth int, notify func()) (fabric.CompletionQueue, error) {
-	q := new(completionQueue)
-	if err := q.init(d, depth, notify); err != nil {
+	q, err := d.engines.NewCQ(d.Device, depth, notify)
+	if err != nil {
 		return nil, err
 	}
 	return q, nil
@@ -77,61 +75,4 @@ func (d *device) NewSharedReceiveQueue(depth, maxSGE int) (fabric.SharedReceiveQ
 		return nil, err
 	}
 	return s, nil
-}
-
-// engineFor is the engine for QPs with those CQs, made when there is none.
-func (d *device) engineFor(send, recv *completionQueue) (*engine, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var e *engine
-	for _, q := range []*completionQueue{send, recv} {
-		if es := *q.engines.Load(); e == nil && len(es) > 0 {
-			e = es[0]
-		}
-	}
-	if e == nil {
-		var err error
-		if e, err = newEngine(d); err != nil {
-			return nil, err
-		}
-	}
-	d.join(e, send)
-	d.join(e, recv)
-	return e, nil
-}
-
-// join has the owner of q work for e; mu is held.
-func (d *device) join(e *engine, q *completionQueue) {
-	es := *q.engines.Load()
-	for _, o := range es {
-		if o == e {
-			return
-		}
-	}
-	es = append(es[:len(es):len(es)], e)
-	cqs := *e.cqs.Load()
-	cqs = append(cqs[:len(cqs):len(cqs)], q)
-	d.users[e]++
-	e.cqs.Store(&cqs)
-	q.engines.Store(&es)
-}
-
-// leave ends the engines that only q used.
-func (d *device) leave(q *completionQueue) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, e := range *q.engines.Load() {
-		var cqs []*completionQueue
-		for _, o := range *e.cqs.Load() {
-			if o != q {
-				cqs = append(cqs, o)
-			}
-		}
-		e.cqs.Store(&cqs)
-		if d.users[e]--; d.users[e] == 0 {
-			delete(d.users, e)
-			e.close()
-		}
-	}
-	q.engines.Store(new([]*engine))
 }

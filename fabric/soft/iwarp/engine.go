@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -47,7 +46,7 @@ type engine struct {
 
 	// Any goroutine.
 	mail core.Mailbox // what changes the fields below
-	cqs  atomic.Pointer[[]*completionQueue]
+	cqs  core.Clients
 
 	// Owner.
 	slots   []*queuePair // epoll names a QP by its place here
@@ -75,7 +74,6 @@ func newEngine(d *device) (*engine, error) {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
 	e := &engine{dev: d, epfd: epfd, batch: rdmap.NewBatch(d.Limits().MaxSGE), staging: make([]byte, stagingSize)}
-	e.cqs.Store(new([]*completionQueue))
 	if err := d.waiter.Add(epfd, e.wake); err != nil {
 		d.waiter.Remove(epfd)
 		unix.Close(epfd)
@@ -84,20 +82,19 @@ func newEngine(d *device) (*engine, error) {
 	return e, nil
 }
 
-// close is called when nobody polls any more: there are no QPs.
-func (e *engine) close() {
+// Close is called when nobody polls any more: there are no QPs.
+func (e *engine) Close() {
 	e.mail.Run()
 	e.dev.waiter.Remove(e.epfd)
 	e.bed.Leave(e.epfd)
 	unix.Close(e.epfd)
 }
 
+// Clients are the CQs of the engine.
+func (e *engine) Clients() *core.Clients { return &e.cqs }
+
 // wake asks the owner for a Poll.
-func (e *engine) wake() {
-	for _, q := range *e.cqs.Load() {
-		q.Wake()
-	}
-}
+func (e *engine) wake() { e.cqs.Wake() }
 
 // do has the owner run fn in its next Poll.
 func (e *engine) do(fn func()) {
@@ -105,8 +102,8 @@ func (e *engine) do(fn func()) {
 	e.wake()
 }
 
-// progress is one pass of the owner, inside its guard.
-func (e *engine) progress() {
+// Progress is one pass of the owner, inside its guard.
+func (e *engine) Progress() {
 	e.mail.Run()
 	if e.count == 0 {
 		return
@@ -269,9 +266,9 @@ func (e *engine) hangUp(q *queuePair) {
 	q.fd = -1
 }
 
-// sleep is called when the owner arms a CQ: everything is sent, and the waiter
+// Sleep is called when the owner arms a CQ: everything is sent, and the waiter
 // told what to wait for, or w, when the owner sleeps there.
-func (e *engine) sleep(w *fabric.Waker) {
+func (e *engine) Sleep(w *fabric.Waker) {
 	e.mail.Run()
 	if e.count == 0 {
 		return

@@ -124,7 +124,7 @@ func TestNothingLeftAsleep(t *testing.T) {
 	w := fabric.NewWaker()
 	defer w.Close()
 	x.w = w
-	e := (*x.cq.(*completionQueue).engines.Load())[0]
+	e := x.cq.(*completionQueue).Engines()[0]
 	const writes = 48
 	sge := []fabric.SGE{{Addr: x.mem.Addr(), Length: endMemory, LKey: x.mr.LKey()}}
 	wr := []fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: y.mem.Addr(), RKey: y.mr.RKey(), Flags: fabric.FlagSignaled}}

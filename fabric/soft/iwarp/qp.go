@@ -2,8 +2,6 @@ package iwarp
 
 import (
 	"fmt"
-	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -12,53 +10,8 @@ import (
 	"github.com/nvmf-go/nvmf/fabric/soft/rdmap"
 )
 
-// completionQueue is a CQ and the engines that work for its QPs: none before
-// the first QP, usually one, and more when QPs have their two CQs crosswise.
-type completionQueue struct {
-	core.CQ
-	dev     *device
-	engines atomic.Pointer[[]*engine]
-	once    sync.Once
-}
-
-func (q *completionQueue) init(d *device, depth int, notify func()) error {
-	q.dev = d
-	q.engines.Store(new([]*engine))
-	return q.Init(d.Device, depth, notify, q.progress)
-}
-
-func (q *completionQueue) progress() {
-	for _, e := range *q.engines.Load() {
-		e.progress()
-	}
-}
-
-// Arm asks for one notify. Everything posted is sent before the owner sleeps.
-func (q *completionQueue) Arm() error { return q.arm(nil) }
-
-// ArmOn is Arm for an owner that sleeps in w (fabric.WakeArmer).
-func (q *completionQueue) ArmOn(w *fabric.Waker) error { return q.arm(w) }
-
-func (q *completionQueue) arm(w *fabric.Waker) error {
-	if err := q.CQ.Arm(); err != nil {
-		return err
-	}
-	q.Guard().Enter()
-	for _, e := range *q.engines.Load() {
-		e.sleep(w)
-	}
-	q.Guard().Leave()
-	return nil
-}
-
-// Close ends the CQ and the engines that no other CQ uses.
-func (q *completionQueue) Close() error {
-	if err := q.CQ.Close(); err != nil {
-		return err
-	}
-	q.once.Do(func() { q.dev.leave(q) })
-	return nil
-}
+// completionQueue is a CQ and the engines that work for its QPs.
+type completionQueue = core.EngineCQ[*engine]
 
 // queuePair is a QP and its socket.
 type queuePair struct {
@@ -84,10 +37,10 @@ func newQP(d *device, c *conn, cfg *fabric.ConnConfig) (*queuePair, error) {
 	send, ok := cfg.SendCQ.(*completionQueue)
 	recv, ok2 := cfg.RecvCQ.(*completionQueue)
 	srq, ok3 := cfg.SRQ.(*core.SRQ)
-	if !ok || !ok2 || cfg.SRQ != nil && !ok3 || send.dev != d || recv.dev != d {
+	if !ok || !ok2 || cfg.SRQ != nil && !ok3 || !send.Of(&d.engines) || !recv.Of(&d.engines) {
 		return nil, d.opError("create QP", fmt.Errorf("%w: completion queues of this device are needed", fabric.ErrInvalid))
 	}
-	e, err := d.engineFor(send, recv)
+	e, err := d.engines.For(send, recv)
 	if err != nil {
 		return nil, d.opError("create QP", err)
 	}

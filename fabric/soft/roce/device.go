@@ -42,23 +42,23 @@ type device struct {
 	socks   *sockets
 	waiter  *host.Waiter
 	control *control
-	engines [maxEngines + 1]atomic.Pointer[engine]
+	byIndex [maxEngines + 1]atomic.Pointer[engine]
 	gone    chan struct{} // closed when the address is free again
 	handles core.Handles
+	engines core.Engines[*engine]
 
 	mu      sync.Mutex
-	users   map[*engine]int // CQs of each
-	present bool            // the interface has the address
+	present bool // the interface has the address
 	up      bool
-	ended   bool // the last reference is gone
 }
 
 // openDevice binds the sockets of an interface's address.
 func openDevice(p *Provider, i iface) (*device, error) {
 	d := &device{
 		p: p, addr: i.addr.WithZone(""), zone: i.index, info: p.describe(i), gone: make(chan struct{}),
-		users: make(map[*engine]int), present: true, up: i.up,
+		present: true, up: i.up,
 	}
+	d.engines.New, d.engines.Last = func() (*engine, error) { return newEngine(d) }, d.shut
 	if d.info.MTU == 0 {
 		return nil, opError("open", d.info.Name, fmt.Errorf("%w: an interface MTU of %d is too small for RoCE", fabric.ErrNotSupported, i.mtu))
 	}
@@ -94,11 +94,7 @@ func opError(op, device string, err error) error {
 // finish is called when the last reference is gone. Engines of CQs that the user
 // has left open keep the sockets until they are closed.
 func (d *device) finish() {
-	d.mu.Lock()
-	d.ended = true
-	orphans := len(d.users)
-	d.mu.Unlock()
-	if orphans == 0 {
+	if d.engines.End() {
 		d.shut()
 	}
 	d.p.forget(d)
@@ -130,8 +126,8 @@ func (d *device) mtu() wire.MTU { return wire.MTUOf(d.Info().MTU) }
 
 // NewCompletionQueue makes a CQ.
 func (d *device) NewCompletionQueue(depth int, notify func()) (fabric.CompletionQueue, error) {
-	q := new(completionQueue)
-	if err := q.init(d, depth, notify); err != nil {
+	q, err := d.engines.NewCQ(d.Device, depth, notify)
+	if err != nil {
 		return nil, err
 	}
 	return q, nil
@@ -146,76 +142,6 @@ func (d *device) NewSharedReceiveQueue(depth, maxSGE int) (fabric.SharedReceiveQ
 	return s, nil
 }
 
-// engineFor is the engine for QPs with those CQs, made when there is none.
-func (d *device) engineFor(send, recv *completionQueue) (*engine, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var e *engine
-	for _, q := range []*completionQueue{send, recv} {
-		if es := *q.engines.Load(); e == nil && len(es) > 0 {
-			e = es[0]
-		}
-	}
-	if e == nil {
-		var err error
-		if e, err = newEngine(d); err != nil {
-			return nil, err
-		}
-		d.engines[e.index].Store(e)
-	}
-	d.join(e, send)
-	d.join(e, recv)
-	return e, nil
-}
-
-// join has the owner of q work for e; mu is held.
-func (d *device) join(e *engine, q *completionQueue) {
-	es := *q.engines.Load()
-	for _, o := range es {
-		if o == e {
-			return
-		}
-	}
-	es = append(es[:len(es):len(es)], e)
-	cqs := *e.cqs.Load()
-	cqs = append(cqs[:len(cqs):len(cqs)], q)
-	d.users[e]++
-	e.cqs.Store(&cqs)
-	q.engines.Store(&es)
-}
-
-// leave ends the engines that only q used.
-func (d *device) leave(q *completionQueue) {
-	if d.drop(q) {
-		d.shut()
-	}
-}
-
-// drop is leave, and true when the device was waiting for its last engine.
-func (d *device) drop(q *completionQueue) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(*q.engines.Load()) == 0 {
-		return false
-	}
-	for _, e := range *q.engines.Load() {
-		var cqs []*completionQueue
-		for _, o := range *e.cqs.Load() {
-			if o != q {
-				cqs = append(cqs, o)
-			}
-		}
-		e.cqs.Store(&cqs)
-		if d.users[e]--; d.users[e] == 0 {
-			delete(d.users, e)
-			d.engines[e.index].Store(nil)
-			e.close()
-		}
-	}
-	q.engines.Store(new([]*engine))
-	return d.ended && len(d.users) == 0
-}
-
 // forward hands a packet that came to the wrong socket to the right engine, or
 // to the connection manager. Its ICRC has been checked.
 func (d *device) forward(from netip.Addr, qpn uint32, b []byte) {
@@ -223,7 +149,7 @@ func (d *device) forward(from netip.Addr, qpn uint32, b []byte) {
 		d.control.packet(from, b)
 		return
 	}
-	if e := d.engines[qpn&groupMask].Load(); e != nil {
+	if e := d.byIndex[qpn&groupMask].Load(); e != nil {
 		e.addStray(from, b)
 	}
 }

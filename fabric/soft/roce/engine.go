@@ -48,7 +48,7 @@ type engine struct {
 
 	// Any goroutine.
 	mail core.Mailbox // what changes the fields below
-	cqs  atomic.Pointer[[]*completionQueue]
+	cqs  core.Clients
 
 	strayMu sync.Mutex
 	strays  []stray // packets that came to another engine
@@ -101,16 +101,17 @@ func newEngine(d *device) (*engine, error) {
 	e.tx.batch.init(d.Limits().MaxSGE)
 	e.timer = time.AfterFunc(time.Hour, e.wake)
 	e.timer.Stop()
-	e.cqs.Store(new([]*completionQueue))
 	if err := errors.Join(d.waiter.Add(p.rx, e.wake), d.waiter.Add(p.tx, e.wake)); err != nil {
-		e.close()
+		e.Close()
 		return nil, err
 	}
+	d.byIndex[index].Store(e)
 	return e, nil
 }
 
-// close gives the sockets back. Nobody polls any more.
-func (e *engine) close() {
+// Close gives the sockets back. Nobody polls any more.
+func (e *engine) Close() {
+	e.dev.byIndex[e.index].Store(nil)
 	e.timer.Stop()
 	e.dev.waiter.Remove(e.rx.fd)
 	e.dev.waiter.Remove(e.tx.fd)
@@ -122,12 +123,11 @@ func (e *engine) close() {
 	e.rx.close()
 }
 
+// Clients are the CQs of the engine.
+func (e *engine) Clients() *core.Clients { return &e.cqs }
+
 // wake asks the owner for a Poll.
-func (e *engine) wake() {
-	for _, q := range *e.cqs.Load() {
-		q.Wake()
-	}
-}
+func (e *engine) wake() { e.cqs.Wake() }
 
 // do has the owner run fn, which must not use registered memory after it
 // returns, before it looks at the next packet.
@@ -136,8 +136,8 @@ func (e *engine) do(fn func()) {
 	e.wake()
 }
 
-// progress is one pass of the owner, inside its guard.
-func (e *engine) progress() {
+// Progress is one pass of the owner, inside its guard.
+func (e *engine) Progress() {
 	e.rise()
 	e.mail.Run()
 	if len(e.qps)+len(e.loose) == 0 {
@@ -149,7 +149,7 @@ func (e *engine) progress() {
 	all := e.rounds >= ackRounds
 	e.flush(now, all)
 	n := e.receive(now)
-	armed := e.armed()
+	armed := e.cqs.Armed()
 	if n == rxMsgs && e.full < fullRounds {
 		e.full++ // the answers that timers wait for may be behind
 		if armed {
@@ -159,32 +159,12 @@ func (e *engine) progress() {
 	}
 	e.full = 0
 	e.expire(now)
-	if e.endAll() || e.quiet() || armed {
+	if e.endAll() || e.cqs.Quiet() || armed {
 		e.flush(now, true)
 	}
 	if armed {
 		e.rest(now)
 	}
-}
-
-// quiet says whether the owner is given nothing to do.
-func (e *engine) quiet() bool {
-	for _, q := range *e.cqs.Load() {
-		if !q.Empty() {
-			return false
-		}
-	}
-	return true
-}
-
-// armed says whether the owner may be about to sleep.
-func (e *engine) armed() bool {
-	for _, q := range *e.cqs.Load() {
-		if q.Armed() {
-			return true
-		}
-	}
-	return false
 }
 
 // endAll ends the connections whose peers have disconnected, now that all that
@@ -422,9 +402,9 @@ func (e *engine) drop(q *queuePair) {
 	e.timers.remove(q)
 }
 
-// sleep is called when the owner arms a CQ: everything is sent, and the
+// Sleep is called when the owner arms a CQ: everything is sent, and the
 // waiter told what to wait for, or w, when the owner sleeps there.
-func (e *engine) sleep(w *fabric.Waker) {
+func (e *engine) Sleep(w *fabric.Waker) {
 	e.mail.Run()
 	if len(e.qps)+len(e.loose) == 0 {
 		return
@@ -455,9 +435,7 @@ func (e *engine) rise() {
 		return
 	}
 	e.abed = false
-	for _, q := range *e.cqs.Load() {
-		q.Disarm()
-	}
+	e.cqs.Disarm()
 }
 
 // rest sees to it that the owner is woken for what is left to do after a

@@ -178,7 +178,7 @@ func TestListenerOutlivesDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.engineFor(cq.(*completionQueue), cq.(*completionQueue)); err != nil {
+	if _, err := d.engines.For(cq.(*completionQueue), cq.(*completionQueue)); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Close(); err != nil {

@@ -40,10 +40,10 @@ func (l *loose) init(d *device, self unreliable, qp *core.QP, cfg *fabric.Unreli
 	send, ok := cfg.SendCQ.(*completionQueue)
 	recv, ok2 := cfg.RecvCQ.(*completionQueue)
 	srq, ok3 := cfg.SRQ.(*core.SRQ)
-	if !ok || !ok2 || cfg.SRQ != nil && !ok3 || send.dev != d || recv.dev != d {
+	if !ok || !ok2 || cfg.SRQ != nil && !ok3 || !send.Of(&d.engines) || !recv.Of(&d.engines) {
 		return d.opError("create QP", fmt.Errorf("%w: queues of this device are needed", fabric.ErrInvalid))
 	}
-	e, err := d.engineFor(send, recv)
+	e, err := d.engines.For(send, recv)
 	if err != nil {
 		return d.opError("create QP", err)
 	}
