@@ -116,8 +116,9 @@ type Config struct {
 	// two of the largest commands, as far as half of MemoryLimit has room for it.
 	// Commands wait for buffers; one namespace never gets hold of all.
 	Buffers int64
-	// MemoryLimit bounds all memory that is registered with devices, in bytes;
-	// default 1 GiB. Connections beyond it are refused with No Resources.
+	// MemoryLimit bounds all memory that is registered with devices, in bytes, and
+	// what holds the data of capsules in place of shared receives when those are
+	// short; default 1 GiB. Connections beyond it are refused with No Resources.
 	MemoryLimit int64
 
 	// SRQ says whether queues share receives. Auto gives each queue its own

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -431,19 +432,52 @@ func TestBrokenSendInvalidate(t *testing.T) {
 
 const allAccess = fabric.AccessLocalWrite | fabric.AccessRemoteRead | fabric.AccessRemoteWrite | fabric.AccessWindowBind
 
-// Shared receives serve many queues, and stay with none.
+// Shared receives serve many queues, and stay with none: not with those of a
+// namespace whose backend hangs, and not when that has used up its buffers.
 func TestSharedReceives(t *testing.T) {
-	stuck := newGate(1 << 30)
-	e := newEnv(t, envOptions{extra: stuck, cfg: func(c *Config) { c.PollGroups, c.SRQ, c.SRQDepth = 1, On, 64 }})
-	s := e.admin()
-	hog := e.queueOf(s, rdmatest.Options{QID: 1, HSQSize: 127}, rdmatest.ConnectParams{InCapsule: true})
-	cmd := make(nvme.Command, nvme.SQESize)
-	for i := range 128 { // twice as many as there are receives, with data in each
-		hog.IO(cmd, nvme.CmdWrite, uint16(i), extraNS, 0, 1, 0, 0)
+	data := func(_ *rdmatest.Queue, cmd nvme.Command) []byte {
 		cmd.SGL1().SetInCapsule(0, 4096)
-		e.must(hog.SendCommand(cmd, make([]byte, 4096)))
+		return make([]byte, 4096)
 	}
-	q := e.queueOf(s, rdmatest.Options{QID: 2}, rdmatest.ConnectParams{InCapsule: true})
+	list := func(q *rdmatest.Queue, cmd nvme.Command) []byte {
+		descs, _ := pieces(q, 8, 4096, 0)
+		cmd.SGL1().SetSegment(nvme.SGLLastSegment, 0, uint32(len(descs)), nvme.SGLOffset)
+		return descs
+	}
+	for _, c := range []struct {
+		name   string
+		cfg    func(*Config)
+		behind func(q *rdmatest.Queue, cmd nvme.Command) []byte // what comes behind the SQEs that hang
+	}{
+		{"data", func(*Config) {}, data},
+		{"data, few buffers", smallPool, data},
+		{"lists, few buffers", smallPool, list},
+	} {
+		t.Run(c.name, func(t *testing.T) { testSharedReceives(t, c.cfg, c.behind) })
+	}
+}
+
+func testSharedReceives(t *testing.T, cfg func(*Config), behind func(q *rdmatest.Queue, cmd nvme.Command) []byte) {
+	const hogs, each = 8, 128 // many times as many as there are receives
+	stuck := newGate(1 << 30)
+	e := newEnv(t, envOptions{extra: stuck, cfg: func(c *Config) {
+		cfg(c)
+		c.PollGroups, c.SRQ, c.SRQDepth = 1, On, 64
+	}})
+	s := e.admin()
+	q := e.queueOf(s, rdmatest.Options{QID: 1}, rdmatest.ConnectParams{InCapsule: true})
+	before := e.tr.memory.used.Load()
+	cmd := make(nvme.Command, nvme.SQESize)
+	var stand []*rdmatest.Queue
+	for i := range hogs {
+		hog := e.queueOf(s, rdmatest.Options{QID: uint16(2 + i), HSQSize: each - 1}, rdmatest.ConnectParams{InCapsule: true})
+		stand = append(stand, hog)
+		for i := range each {
+			hog.IO(cmd, nvme.CmdWrite, uint16(i), extraNS, 0, 1, 0, 0)
+			b := behind(hog, cmd)
+			e.must(hog.SendCommand(cmd, b))
+		}
+	}
 	for i := range 100 {
 		n := 4096
 		fill(q.Data()[:n], byte(i))
@@ -466,11 +500,22 @@ func TestSharedReceives(t *testing.T) {
 	e.status(r.Status, err, 0)
 
 	stuck.open()
-	for range 128 {
-		r, err := hog.Wait(e.ctx)
-		e.status(r.Status, err, 0)
+	var all sync.WaitGroup // each has to answer READs while others wait for buffers
+	for _, hog := range stand {
+		all.Go(func() {
+			for range each {
+				if r, err := hog.Wait(e.ctx); !r.Status.OK() || err != nil {
+					t.Errorf("%v, %v", r.Status, err)
+					return
+				}
+			}
+		})
 	}
-	e.must(hog.Close())
+	all.Wait()
+	for _, hog := range stand {
+		e.must(hog.Close())
+	}
+	e.until("what the hogs had is free", func() bool { return e.tr.memory.used.Load() == before })
 	e.must(q.Close())
 	e.until("all receives are posted again", func() bool {
 		ok := false

@@ -36,8 +36,9 @@ func (c *conn) start(s *slot, p capsule) {
 		copy(s.sqe[:], s.Cmd)
 		s.Cmd = s.sqe[:]
 	}
-	ok := c.prepare(s, area.capsuleData(p.recv, p.n))
-	if c.shared && (!ok || !s.needsCapsule() || c.dev.srq.low() && c.copyOut(s)) {
+	data := area.capsuleData(p.recv, p.n)
+	ok := c.prepare(s, data)
+	if c.shared && (!ok || !s.needsCapsule() || c.dev.srq.low() && (c.copyOut(s) || c.spill(s, data))) {
 		c.dropRecv(s.recv)
 		s.recv = noRecv
 	}
@@ -143,6 +144,37 @@ func (c *conn) copyOut(s *slot) bool {
 	return true
 }
 
+// spill moves what came behind the SQE to memory of its own, where copyOut could
+// not: else the commands of a namespace that has used up its share, as when its
+// backend hangs, would keep all receives from everybody. It is not registered, but
+// counts as what is does, so that hosts cannot make it grow; what it holds is read
+// by the backend and ourselves alone. It is false when there is no memory left.
+func (c *conn) spill(s *slot, data []byte) bool {
+	b := make([]byte, len(data)+pageSize) // not on the data path: receives are short
+	if !c.group.t.memory.take(int64(len(b))) {
+		return false
+	}
+	s.spilled = b
+	b = b[-addressOf(b)&(pageSize-1):][:len(data)] // as a receive would have it
+	copy(b, data)
+	move := func(p []byte) []byte { return b[addressOf(p)-addressOf(data):][:len(p)] }
+	if s.sgl.capsule != nil {
+		s.sgl.capsule = move(s.sgl.capsule)
+	}
+	if s.sgl.list {
+		s.sgl.keyed = move(s.sgl.keyed)
+	}
+	return true
+}
+
+// dropSpilled gives back what spill took.
+func (c *conn) dropSpilled(s *slot) {
+	if s.spilled != nil {
+		c.group.t.memory.give(int64(len(s.spilled)))
+		s.spilled = nil
+	}
+}
+
 // wantBuffers gives the request its buffers, or a place in its share's line.
 func (c *conn) wantBuffers(s *slot) {
 	g := c.group
@@ -195,6 +227,7 @@ func (c *conn) respond(s *slot) {
 // home ends the request: what it held is free, and so is its slot.
 func (c *conn) home(s *slot) {
 	c.group.releaseBuffers(s)
+	c.dropSpilled(s)
 	if s.recv != noRecv {
 		c.dropRecv(s.recv)
 		s.recv = noRecv

@@ -109,9 +109,10 @@ type slot struct {
 	cur      cursor // how far the READs are posted
 	loanKey  uint32 // of the memory in Loan
 
-	blocks [2 * maxPieces]block
-	vecs   [maxLoan][]byte    // Bufs and Scratch, or Loan, are slices of it
-	sqe    [nvme.SQESize]byte // the command, when its receive was shared
+	blocks  [2 * maxPieces]block
+	vecs    [maxLoan][]byte    // Bufs and Scratch, or Loan, are slices of it
+	sqe     [nvme.SQESize]byte // the command, when its receive was shared
+	spilled []byte             // what came behind it, when receives were short
 }
 
 // slotOf is the slot around r.

@@ -99,7 +99,7 @@ type GroupInfo struct {
 type Snapshot struct {
 	Groups      []GroupInfo
 	Connections int   // open or being set up
-	MemoryUsed  int64 // registered bytes, without those of AddRegion
+	MemoryUsed  int64 // of MemoryLimit, without the bytes of AddRegion
 	LentMemory  int64 // bytes of AddRegion
 	MemoryLimit int64
 	Rejected    uint64 // connection requests
