@@ -150,10 +150,11 @@ func (c *conn) copyOut(s *slot) bool {
 // counts as what is does, so that hosts cannot make it grow; what it holds is read
 // by the backend and ourselves alone. It is false when there is no memory left.
 func (c *conn) spill(s *slot, data []byte) bool {
-	b := make([]byte, len(data)+pageSize) // not on the data path: receives are short
-	if !c.group.t.memory.take(int64(len(b))) {
+	size := len(data) + pageSize
+	if !c.group.t.memory.take(int64(size)) {
 		return false
 	}
+	b := make([]byte, size) // not on the data path: receives are short
 	s.spilled = b
 	b = b[-addressOf(b)&(pageSize-1):][:len(data)] // as a receive would have it
 	copy(b, data)
