@@ -112,8 +112,9 @@ func (h *host) converse(look func() (Idle, error), l *Load) (m Measured, err err
 	if err != nil {
 		return m, err
 	}
+	// What one that has ended already has said tells more than that it takes nothing.
 	if err := h.say(string(spec)); err != nil && !errors.Is(err, syscall.EPIPE) {
-		return m, err // of one that has ended already, what it said tells more
+		return m, err
 	}
 	first, err := h.out.Peek(1)
 	if err != nil {

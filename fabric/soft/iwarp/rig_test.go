@@ -25,7 +25,10 @@ type testEnd struct {
 	got   []fabric.Completion // by until
 }
 
-const endMemory = 4 << 20
+const (
+	endMemory = 4 << 20
+	endReads  = 16 // ORD and IRD, unless a test wants others
+)
 
 func (e *testEnd) must(err error) {
 	e.Helper()
@@ -37,7 +40,7 @@ func (e *testEnd) must(err error) {
 // newEnd makes an end on the device of a local address.
 func newEnd(t testing.TB, p fabric.Provider, local netip.Addr) *testEnd {
 	t.Helper()
-	e := &testEnd{TB: t, wc: make([]fabric.Completion, 64), woke: make(chan struct{}, 1), reads: 16}
+	e := &testEnd{TB: t, wc: make([]fabric.Completion, 64), woke: make(chan struct{}, 1), reads: endReads}
 	var err error
 	e.dev, err = p.DeviceFor(context.Background(), local, local)
 	e.must(err)
@@ -137,7 +140,7 @@ func connect(x, y *testEnd, p fabric.Provider) {
 // newPair connects two ends on loopback.
 func newPair(t testing.TB, o Options) (x, y *testEnd) {
 	t.Helper()
-	return newPairFor(t, o, 16)
+	return newPairFor(t, o, endReads)
 }
 
 // newPairFor is newPair with so many READs at a time.
