@@ -131,7 +131,9 @@ func (r *requester) mayStart(wr *core.Send) bool {
 	case isRead(wr.Op):
 		return r.reads < r.q.cfg.ORD && (r.asked == 0 || r.asked+r.chunkLeft(wr) <= r.pace.reads.size)
 	}
-	return r.unacked() < r.pace.data.size
+	// The window may have shrunk over packets that asked for nothing: one more
+	// goes, which asks for all.
+	return r.unacked() < r.pace.data.size || r.unacked() <= r.unasked
 }
 
 // unacked is the number of data packets under way.

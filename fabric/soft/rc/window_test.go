@@ -119,3 +119,29 @@ func TestCongested(t *testing.T) {
 		t.Errorf("the window is %d", got)
 	}
 }
+
+// A mark that closes the window over packets none of which asked for an
+// acknowledgement must not leave the requester waiting for one: nothing was lost.
+func TestCongestedUnasked(t *testing.T) {
+	for n := 1; n < ackEvery; n++ { // packets of the message that are under way when the mark comes
+		w := newWorld(t, defaultConfig())
+		a, b := w.ends[0], w.ends[1]
+		write := func() {
+			w.post(0, fabric.SendWR{Op: fabric.OpWrite, RemoteAddr: b.mem.Addr(), RKey: b.mr.RKey(), Flags: fabric.FlagSignaled}, a.sge(0, 64<<10))
+		}
+		write() // opens the window
+		w.run(time.Second)
+		write()
+		for range n {
+			if !a.qp.Next(&a.pkt, w.now, true) {
+				t.Fatalf("the window is %d", a.qp.req.pace.data.size)
+			}
+			w.launch(0, a)
+		}
+		a.qp.Congested()
+		w.run(time.Second)
+		if s := a.qp.stats; s.Resent != 0 || s.Timeouts != 0 || len(a.wcs) != 2 {
+			t.Errorf("mark after %d packets: %+v, %d completions", n, s, len(a.wcs))
+		}
+	}
+}
