@@ -1,5 +1,6 @@
 // Package fabrictest has the in-memory twin of an RDMA network and the suite
-// that every provider of package fabric passes ([Conformance], and [Scale]).
+// that every provider of package fabric passes ([Conformance], and [Scale]). The
+// tests and benchmarks that a provider has besides start from an [End].
 //
 // # The in-memory network
 //

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // shareSlice is how long each side of a comparison runs before the other has its
@@ -49,6 +51,13 @@ func calibrate(run func(int) int64) int {
 			return max(int(int64(n)*int64(shareSlice)/int64(d)), 1)
 		}
 	}
+}
+
+// CPU is the processor time of the process so far.
+func CPU() time.Duration {
+	var r unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &r)
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 func median(v []float64) float64 {

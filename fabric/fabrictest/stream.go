@@ -2,22 +2,10 @@ package fabrictest
 
 import (
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
 )
-
-// StreamEnd is an end of a connection that a Stream goes over. Its completion
-// queue is for both kinds of completion.
-type StreamEnd struct {
-	QP  fabric.QueuePair
-	Mem *fabric.Memory // streamMemory bytes at least
-	MR  fabric.MemoryRegion
-	// Wait takes completions, none of them failed; it may sleep. Wake ends that.
-	Wait func() []fabric.Completion
-	Wake func()
-}
 
 // streamMemory is how much of the memory of each end a stream goes round in:
 // more than the processor keeps near.
@@ -31,8 +19,7 @@ const (
 // Stream is operations of one kind and size from one end of a connection to the
 // other, for benchmarks.
 type Stream struct {
-	b     testing.TB
-	x, y  StreamEnd
+	x, y  *End
 	op    fabric.Opcode
 	size  int
 	depth int
@@ -46,9 +33,10 @@ type Stream struct {
 }
 
 // NewStream begins a stream of operations of size bytes from x to y, depth of
-// which are outstanding: OpWrite, OpRead or OpSend. Close ends it.
-func NewStream(b testing.TB, x, y StreamEnd, op fabric.Opcode, size, depth int) *Stream {
-	s := &Stream{b: b, x: x, y: y, op: op, size: size, depth: depth, done: make(chan struct{})}
+// which are outstanding: OpWrite, OpRead or OpSend. Each end has 4 MiB of memory
+// at least. Close ends it.
+func NewStream(x, y *End, op fabric.Opcode, size, depth int) *Stream {
+	s := &Stream{x: x, y: y, op: op, size: size, depth: depth, done: make(chan struct{})}
 	s.wrs, s.sges = make([]fabric.SendWR, depth), make([]fabric.SGE, depth)
 	go s.serve()
 	return s
@@ -61,12 +49,12 @@ func (s *Stream) serve() {
 	for i := range recvs {
 		recvs[i].NumSGE = 1
 	}
-	sge := []fabric.SGE{{Addr: s.y.Mem.Addr(), Length: uint32(s.size), LKey: s.y.MR.LKey()}}
+	sge := []fabric.SGE{s.y.SGE(0, s.size)}
 	for owed := streamRecvs; !s.stop.Load(); {
 		for owed > 32 && s.op == fabric.OpSend {
 			n, err := s.y.QP.PostRecv(recvs[:min(owed, len(recvs))], sge)
 			if err != nil {
-				s.b.Error(err)
+				s.y.Error(err)
 				return
 			}
 			owed -= n
@@ -109,14 +97,11 @@ func (s *Stream) post(op fabric.Opcode, n int) int {
 		if s.off += s.size; s.off+s.size > streamMemory {
 			s.off = 0
 		}
-		off := uint64(s.off)
-		s.sges[i] = fabric.SGE{Addr: s.x.Mem.Addr() + off, Length: uint32(s.size), LKey: s.x.MR.LKey()}
-		s.wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: s.y.Mem.Addr() + off, RKey: s.y.MR.RKey()}
+		s.sges[i] = s.x.SGE(s.off, s.size)
+		s.wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: s.y.Mem.Addr() + uint64(s.off), RKey: s.y.MR.RKey()}
 	}
 	k, err := s.x.QP.PostSend(s.wrs[:n], s.sges)
-	if err != nil {
-		s.b.Fatal(err)
-	}
+	s.x.Must(err)
 	if op == fabric.OpSend {
 		s.sent += k
 	}

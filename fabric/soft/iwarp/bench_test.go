@@ -13,13 +13,6 @@ import (
 	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 )
 
-// cpu is the processor time of the process so far.
-func cpu() time.Duration {
-	var r unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &r)
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
-}
-
 // report adds processor time and system calls a message.
 func report(b *testing.B, used time.Duration, ends ...*testEnd) {
 	b.ReportMetric(float64(used)/float64(b.N), "cpu-ns/op")
@@ -74,21 +67,19 @@ func BenchmarkShare(b *testing.B) {
 // newStream is a stream over a connection of its own.
 func newStream(b *testing.B, o Options, op fabric.Opcode, size, depth int) (s *fabrictest.Stream, x, y *testEnd) {
 	x, y = newPairFor(b, o, maxReads)
-	end := func(e *testEnd) fabrictest.StreamEnd {
-		return fabrictest.StreamEnd{QP: e.qp, Mem: e.mem, MR: e.mr, Wait: e.wait, Wake: e.wake}
-	}
-	return fabrictest.NewStream(b, end(x), end(y), op, size, depth), x, y
+	return fabrictest.NewStream(x.End, y.End, op, size, depth), x, y
 }
 
 func benchBandwidth(b *testing.B, o Options, op fabric.Opcode, size, depth int) {
 	s, x, y := newStream(b, o, op, size, depth)
 	b.SetBytes(int64(size))
 	b.ResetTimer()
-	c0 := cpu()
+	c0 := fabrictest.CPU()
 	s.Run(b.N)
 	b.StopTimer()
-	report(b, cpu()-c0, x, y)
-	s.Close()
+	used := fabrictest.CPU() - c0
+	s.Close() // nobody polls any more: report reads what the engines count
+	report(b, used, x, y)
 }
 
 // BenchmarkCPU has both ends on one goroutine, 16 operations at a time: the
@@ -113,32 +104,31 @@ func benchCPU(b *testing.B, o Options, op fabric.Opcode, size int) {
 	const depth = 16
 	x, y := newPair(b, o)
 	wrs, recvs, sges := make([]fabric.SendWR, depth), make([]fabric.RecvWR, depth), make([]fabric.SGE, depth)
-	rsge := []fabric.SGE{{Addr: y.mem.Addr(), Length: uint32(size), LKey: y.mr.LKey()}}
+	rsge := []fabric.SGE{y.SGE(0, size)}
 	for i := range wrs {
-		off := uint64(i * size)
-		sges[i] = fabric.SGE{Addr: x.mem.Addr() + off, Length: uint32(size), LKey: x.mr.LKey()}
-		wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), RemoteAddr: y.mem.Addr() + off, RKey: y.mr.RKey()}
+		sges[i] = x.SGE(i*size, size)
+		wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), RemoteAddr: y.Mem.Addr() + uint64(i*size), RKey: y.MR.RKey()}
 		recvs[i].NumSGE = 1
 	}
 	wrs[depth-1].Flags = fabric.FlagSignaled
 	b.SetBytes(int64(size))
 	b.ResetTimer()
-	c0 := cpu()
+	c0 := fabrictest.CPU()
 	for n := 0; n < b.N; n += depth {
 		want := 1
 		if op == fabric.OpSend {
 			want += depth
-			_, err := y.qp.PostRecv(recvs, rsge)
-			y.must(err)
+			_, err := y.QP.PostRecv(recvs, rsge)
+			y.Must(err)
 		}
-		_, err := x.qp.PostSend(wrs, sges)
-		x.must(err)
+		_, err := x.QP.PostSend(wrs, sges)
+		x.Must(err)
 		for want > 0 || engineOf(x).stats.Sent != engineOf(y).stats.Received {
-			want -= len(x.poll()) + len(y.poll())
+			want -= len(x.Poll()) + len(y.Poll())
 		}
 	}
 	b.StopTimer()
-	report(b, cpu()-c0, x, y)
+	report(b, fabrictest.CPU()-c0, x, y)
 }
 
 func benchCPUBound(b *testing.B) {
@@ -152,7 +142,7 @@ func benchCPUBound(b *testing.B) {
 	in, out := make([]byte, endMemory), make([]byte, endMemory)
 	b.SetBytes(size)
 	b.ResetTimer()
-	c0 := cpu()
+	c0 := fabrictest.CPU()
 	sent, got := 0, 0
 	for got < b.N*size {
 		for range 4 {
@@ -171,7 +161,7 @@ func benchCPUBound(b *testing.B) {
 		}
 	}
 	b.StopTimer()
-	b.ReportMetric(float64(cpu()-c0)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(fabrictest.CPU()-c0)/float64(b.N), "cpu-ns/op")
 }
 
 // BenchmarkLatency is the time of a READ, and of a SEND or WRITE there and one
@@ -186,13 +176,13 @@ func BenchmarkLatency(b *testing.B) {
 // when its last byte has changed, which wakes nobody: it polls and never sleeps.
 func (e *testEnd) pingPong(peer *testEnd, op fabric.Opcode, rounds int, first bool) {
 	const size = 64
-	in, out := &e.mem.Bytes()[4096+size-1], &e.mem.Bytes()[size-1]
+	in, out := &e.Mem.Bytes()[4096+size-1], &e.Mem.Bytes()[size-1]
 	*in = 0
-	sge := []fabric.SGE{{Addr: e.mem.Addr(), Length: size, LKey: e.mr.LKey()}}
+	sge := []fabric.SGE{e.SGE(0, size)}
 	recv := []fabric.RecvWR{{NumSGE: 1}}
-	wr := []fabric.SendWR{{Op: op, NumSGE: 1, RemoteAddr: peer.mem.Addr() + 4096, RKey: peer.mr.RKey()}}
-	_, err := e.qp.PostRecv(recv, sge)
-	e.must(err)
+	wr := []fabric.SendWR{{Op: op, NumSGE: 1, RemoteAddr: peer.Mem.Addr() + 4096, RKey: peer.MR.RKey()}}
+	_, err := e.QP.PostRecv(recv, sge)
+	e.Must(err)
 	mine := first
 	for got := 0; got < rounds || mine; {
 		if mine {
@@ -203,15 +193,15 @@ func (e *testEnd) pingPong(peer *testEnd, op fabric.Opcode, rounds int, first bo
 			if *out = byte(got); first {
 				*out++
 			}
-			_, err := e.qp.PostSend(wr, sge)
-			e.must(err)
+			_, err := e.QP.PostSend(wr, sge)
+			e.Must(err)
 			mine = false
 		}
 		came := false
-		for _, c := range e.poll() {
+		for _, c := range e.Poll() {
 			if c.Op == fabric.OpRecv {
-				_, err := e.qp.PostRecv(recv, sge)
-				e.must(err)
+				_, err := e.QP.PostRecv(recv, sge)
+				e.Must(err)
 				came = true
 			}
 		}
@@ -224,7 +214,7 @@ func (e *testEnd) pingPong(peer *testEnd, op fabric.Opcode, rounds int, first bo
 		}
 	}
 	for end := time.Now().Add(time.Millisecond); time.Now().Before(end); {
-		e.poll()
+		e.Poll()
 	}
 }
 
@@ -232,12 +222,12 @@ func benchPingPong(b *testing.B, op fabric.Opcode) {
 	x, y := newPair(b, Options{})
 	done := make(chan struct{})
 	b.ResetTimer()
-	c0 := cpu()
+	c0 := fabrictest.CPU()
 	go func() { y.pingPong(x, op, b.N, false); close(done) }()
 	x.pingPong(y, op, b.N, true)
 	<-done
 	b.StopTimer()
-	report(b, cpu()-c0, x, y)
+	report(b, fabrictest.CPU()-c0, x, y)
 }
 
 // bound is the plain use of TCP: writes of 64 KiB over as much memory as the others
@@ -294,10 +284,10 @@ func BenchmarkBound(b *testing.B) {
 	defer t.close()
 	b.SetBytes(boundSize)
 	b.ResetTimer()
-	c0 := cpu()
+	c0 := fabrictest.CPU()
 	t.run(b.N)
 	b.StopTimer()
-	b.ReportMetric(float64(cpu()-c0)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(fabrictest.CPU()-c0)/float64(b.N), "cpu-ns/op")
 }
 
 // BenchmarkBoundLatency is a message of 84 bytes, as long as a SEND of 64 in its

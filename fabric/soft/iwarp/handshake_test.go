@@ -118,17 +118,17 @@ func TestRequests(t *testing.T) {
 			if want := strings.HasSuffix(c.request, "6869"); want != (string(r.PrivateData()) == "hi") || !want && len(r.PrivateData()) > 0 {
 				t.Errorf("private data %q", r.PrivateData())
 			}
-			cfg := e.config()
+			cfg := e.Config
 			cfg.PrivateData = []byte("ye")
-			e.conn, err = r.Accept(context.Background(), cfg)
-			e.must(err)
+			e.Conn, err = r.Accept(context.Background(), cfg)
+			e.Must(err)
 			expectBytes(t, raw, frame(repKey, c.reply))
-			got := e.conn.QueuePair().(*queuePair).Config()
+			got := e.Conn.QueuePair().(*queuePair).Config()
 			if got.CRC != c.crc || !got.Passive || (got.ULPDU == largeULPDU) != c.large {
 				t.Errorf("%+v", got)
 			}
-			if e.conn.ORD() != min(16, c.ird) {
-				t.Errorf("our ORD is %d", e.conn.ORD())
+			if e.Conn.ORD() != min(16, c.ird) {
+				t.Errorf("our ORD is %d", e.Conn.ORD())
 			}
 		})
 	}
@@ -214,7 +214,7 @@ func TestImpatientPeers(t *testing.T) {
 		}
 		act(raw)
 		time.Sleep(5 * time.Millisecond)
-		if c, err := r.Accept(context.Background(), e.config()); !errors.Is(err, fabric.ErrUnreachable) {
+		if c, err := r.Accept(context.Background(), e.Config); !errors.Is(err, fabric.ErrUnreachable) {
 			t.Errorf("a peer that %s: %v, %v", name, c, err)
 		}
 		raw = rawDial(t, l, request)
@@ -279,13 +279,13 @@ func (s *server) take(b []byte) (net.Conn, mpa.Frame) {
 func (s *server) dial(ctx context.Context, o Options) (*testEnd, error) {
 	p := newProvider(s.t, o)
 	e := newEnd(s.t, p, netip.MustParseAddr("127.0.0.1"))
-	cfg := e.config()
+	cfg := e.Config
 	cfg.PrivateData = []byte("hello")
 	var err error
-	e.conn, err = e.dev.Dial(ctx, netip.AddrPort{}, s.l.Addr().(*net.TCPAddr).AddrPort(), cfg)
+	e.Conn, err = e.Dev.Dial(ctx, netip.AddrPort{}, s.l.Addr().(*net.TCPAddr).AddrPort(), cfg)
 	if err != nil {
-		e.conn = nil
-		if n := e.dev.Counts().QPs; n != 0 {
+		e.Conn = nil
+		if n := e.Dev.Counts().QPs; n != 0 {
 			s.t.Errorf("%d queue pairs are left", n)
 		}
 	}
@@ -362,9 +362,9 @@ func TestReplies(t *testing.T) {
 				expectEnd(t, raw)
 				return
 			}
-			got := e.conn.QueuePair().(*queuePair).Config()
-			if e.conn.ORD() != c.ord || e.conn.IRD() != c.ird || got.CRC != c.crc || got.RTR != c.rtr || got.Passive || (got.ULPDU == largeULPDU) != c.large {
-				t.Errorf("ORD %d, IRD %d, %+v", e.conn.ORD(), e.conn.IRD(), got)
+			got := e.Conn.QueuePair().(*queuePair).Config()
+			if e.Conn.ORD() != c.ord || e.Conn.IRD() != c.ird || got.CRC != c.crc || got.RTR != c.rtr || got.Passive || (got.ULPDU == largeULPDU) != c.large {
+				t.Errorf("ORD %d, IRD %d, %+v", e.Conn.ORD(), e.Conn.IRD(), got)
 			}
 		})
 	}

@@ -83,31 +83,27 @@ type rpingEnd struct {
 }
 
 func newRpingEnd(t *testing.T, p *Provider, addr string) *rpingEnd {
-	return &rpingEnd{newEnd(t, p, netip.MustParseAddr(addr)), make(map[fabric.Opcode]int)}
-}
-
-func (e *rpingEnd) config() fabric.ConnConfig {
-	c := e.testEnd.config()
-	c.Setup = func(qp fabric.QueuePair) error {
-		e.qp = qp
+	e := &rpingEnd{newEnd(t, p, netip.MustParseAddr(addr)), make(map[fabric.Opcode]int)}
+	e.Config.Setup = func(qp fabric.QueuePair) error {
+		e.QP = qp
 		e.postRecv()
 		return nil
 	}
-	return c
+	return e
 }
 
 func (e *rpingEnd) postRecv() {
-	_, err := e.qp.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{{Addr: e.mem.Addr(), Length: rpingMessage, LKey: e.mr.LKey()}})
-	e.must(err)
+	_, err := e.QP.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{e.SGE(0, rpingMessage)})
+	e.Must(err)
 }
 
-// wait polls until there is a completion of that operation.
-func (e *rpingEnd) wait(op fabric.Opcode) {
+// await polls until there is a completion of that operation.
+func (e *rpingEnd) await(op fabric.Opcode) {
 	e.Helper()
 	for end := time.Now().Add(20 * time.Second); e.done[op] == 0; {
-		n, err := e.cq.Poll(e.wc)
-		e.must(err)
-		for _, c := range e.wc[:n] {
+		n, err := e.CQ.Poll(e.WC)
+		e.Must(err)
+		for _, c := range e.WC[:n] {
 			if c.Status == fabric.StatusSuccess { // the peer may end right behind its last message
 				e.done[c.Op]++
 			}
@@ -128,16 +124,16 @@ type rpingInfo struct {
 
 func (e *rpingEnd) send(i rpingInfo) {
 	e.Helper()
-	_, err := binary.Encode(e.mem.Bytes()[rpingOut:][:rpingMessage], binary.BigEndian, i)
-	e.must(err)
+	_, err := binary.Encode(e.Mem.Bytes()[rpingOut:][:rpingMessage], binary.BigEndian, i)
+	e.Must(err)
 	e.post(fabric.SendWR{Op: fabric.OpSend}, rpingOut, rpingMessage)
 }
 
 func (e *rpingEnd) receive() (i rpingInfo) {
 	e.Helper()
-	e.wait(fabric.OpRecv)
-	_, err := binary.Decode(e.mem.Bytes()[:rpingMessage], binary.BigEndian, &i)
-	e.must(err)
+	e.await(fabric.OpRecv)
+	_, err := binary.Decode(e.Mem.Bytes()[:rpingMessage], binary.BigEndian, &i)
+	e.Must(err)
 	e.postRecv()
 	return i
 }
@@ -146,9 +142,9 @@ func (e *rpingEnd) receive() (i rpingInfo) {
 func (e *rpingEnd) post(wr fabric.SendWR, off int, n uint32) {
 	e.Helper()
 	wr.NumSGE, wr.Flags = 1, fabric.FlagSignaled
-	_, err := e.qp.PostSend([]fabric.SendWR{wr}, []fabric.SGE{{Addr: e.mem.Addr() + uint64(off), Length: n, LKey: e.mr.LKey()}})
-	e.must(err)
-	e.wait(wr.Op)
+	_, err := e.QP.PostSend([]fabric.SendWR{wr}, []fabric.SGE{e.SGE(off, int(n))})
+	e.Must(err)
+	e.await(wr.Op)
 }
 
 // move reads or writes the peer's data.
@@ -178,18 +174,18 @@ func rpingServe(t *testing.T, o Options, i int, size uint32) {
 	p := newProvider(t, o)
 	e := newRpingEnd(t, p, ourAddrs[i])
 	l, err := p.Listen(context.Background(), netip.MustParseAddrPort(netip.AddrPortFrom(netip.MustParseAddr(ourAddrs[i]), 7174).String()), fabric.ListenConfig{})
-	e.must(err)
+	e.Must(err)
 	defer l.Close()
 	wait := rping(t, "-c", "-a", ourAddrs[i], "-C", fmt.Sprint(rounds), "-S", fmt.Sprint(size), "-v", "-V")
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	r, err := l.Accept(ctx)
-	e.must(err)
+	e.Must(err)
 	if r.RemoteAddr().Addr().String() != kernelAddrs[i] {
 		t.Errorf("request from %v", r.RemoteAddr())
 	}
-	e.conn, err = r.Accept(ctx, e.config())
-	e.must(err)
+	e.Conn, err = r.Accept(ctx, e.Config)
+	e.Must(err)
 	for range rounds {
 		source := e.receive()
 		e.move(fabric.OpRead, source)
@@ -199,7 +195,7 @@ func rpingServe(t *testing.T, o Options, i int, size uint32) {
 		e.move(fabric.OpWrite, sink)
 		e.send(rpingInfo{})
 	}
-	until(t, "the client's disconnect", func() bool { return isDone(e.conn) }, e.testEnd)
+	until(t, "the client's disconnect", func() bool { return isDone(e.Conn) }, e.testEnd)
 	if out := wait(); strings.Count(out, "ping data: ") != rounds {
 		t.Errorf("rping printed:\n%.2000s", out)
 	}
@@ -221,19 +217,19 @@ func rpingDial(t *testing.T, o Options, i int) {
 	e := newRpingEnd(t, newProvider(t, o), ourAddrs[i])
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	for e.conn == nil { // it may not listen yet
-		conn, err := e.dev.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr(kernelAddrs[i]), 7174), e.config())
+	for e.Conn == nil { // it may not listen yet
+		conn, err := e.Dev.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(netip.MustParseAddr(kernelAddrs[i]), 7174), e.Config)
 		var r *fabric.RejectError
 		switch {
 		case err == nil:
-			e.conn = conn
+			e.Conn = conn
 		case !errors.As(err, &r) || r.Reason != fabric.RejectBadServiceID:
 			t.Fatal(err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	data := e.mem.Bytes()[rpingData : rpingData+size]
-	here, there := rpingInfo{e.mem.Addr() + rpingData, e.mr.RKey(), size}, rpingInfo{e.mem.Addr() + 2*rpingData, e.mr.RKey(), size}
+	data := e.Mem.Bytes()[rpingData : rpingData+size]
+	here, there := rpingInfo{e.Mem.Addr() + rpingData, e.MR.RKey(), size}, rpingInfo{e.Mem.Addr() + 2*rpingData, e.MR.RKey(), size}
 	for r := range rounds {
 		for k := range data { // rping writes a string back
 			data[k] = 'A' + byte((k+r)%50)
@@ -243,12 +239,12 @@ func rpingDial(t *testing.T, o Options, i int) {
 			e.send(info)
 			e.receive()
 		}
-		if got := e.mem.Bytes()[2*rpingData : 2*rpingData+size]; !bytes.Equal(got, data) {
+		if got := e.Mem.Bytes()[2*rpingData : 2*rpingData+size]; !bytes.Equal(got, data) {
 			t.Fatalf("round %d: the data that came back differ", r)
 		}
 	}
-	e.must(e.conn.Disconnect())
-	until(t, "our end", func() bool { return isDone(e.conn) }, e.testEnd)
-	e.must(e.conn.Close()) // nobody polls any more: the peer would not learn of the end
+	e.Must(e.Conn.Disconnect())
+	until(t, "our end", func() bool { return isDone(e.Conn) }, e.testEnd)
+	e.Must(e.Conn.Close()) // nobody polls any more: the peer would not learn of the end
 	wait()
 }

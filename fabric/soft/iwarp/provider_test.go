@@ -34,8 +34,8 @@ func until(t testing.TB, what string, ok func() bool, ends ...*testEnd) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !ok(); {
 		for _, e := range ends {
-			n, _ := e.cq.Poll(e.wc)
-			e.got = append(e.got, e.wc[:n]...)
+			n, _ := e.CQ.Poll(e.WC)
+			e.got = append(e.got, e.WC[:n]...)
 		}
 		if time.Now().After(end) {
 			t.Fatalf("timed out waiting for %s", what)
@@ -56,13 +56,13 @@ func isDone(c fabric.Conn) bool {
 // A revision 1 peer is served: with as many READs as are assumed of it.
 func TestRevision1(t *testing.T) {
 	x, y := newPair(t, Options{Revision: 1, UntoldReads: 2, CRC: CRCOn})
-	if x.conn.ORD() != 2 || x.conn.IRD() != 2 || y.conn.ORD() != 2 || y.conn.IRD() != 2 {
-		t.Fatalf("ORD %d and %d, IRD %d and %d", x.conn.ORD(), y.conn.ORD(), x.conn.IRD(), y.conn.IRD())
+	if x.Conn.ORD() != 2 || x.Conn.IRD() != 2 || y.Conn.ORD() != 2 || y.Conn.IRD() != 2 {
+		t.Fatalf("ORD %d and %d, IRD %d and %d", x.Conn.ORD(), y.Conn.ORD(), x.Conn.IRD(), y.Conn.IRD())
 	}
 	for range 10 {
-		_, err := x.qp.PostSend([]fabric.SendWR{{Op: fabric.OpRead, NumSGE: 1, Flags: fabric.FlagSignaled, RemoteAddr: y.mem.Addr(), RKey: y.mr.RKey()}},
-			[]fabric.SGE{{Addr: x.mem.Addr(), Length: 5000, LKey: x.mr.LKey()}})
-		x.must(err)
+		_, err := x.QP.PostSend([]fabric.SendWR{{Op: fabric.OpRead, NumSGE: 1, Flags: fabric.FlagSignaled, RemoteAddr: y.Mem.Addr(), RKey: y.MR.RKey()}},
+			[]fabric.SGE{x.SGE(0, 5000)})
+		x.Must(err)
 	}
 	until(t, "READs", func() bool { return len(x.got) == 10 }, x, y)
 	for _, c := range x.got {
@@ -81,10 +81,10 @@ func TestWokenByWrites(t *testing.T) {
 		go func() {
 			defer close(done)
 			for {
-				y.must(y.cq.Arm())
-				y.poll() // once more after Arm, as the contract wants
+				y.Must(y.CQ.Arm())
+				y.Poll() // once more after Arm, as the contract wants
 				select {
-				case <-y.woke:
+				case <-y.Woke:
 				case <-stop:
 					return
 				}
@@ -93,20 +93,20 @@ func TestWokenByWrites(t *testing.T) {
 		const total = 40
 		for posted, completed := 0, 0; completed < total; {
 			for posted < total && posted-completed < 8 {
-				_, err := x.qp.PostSend([]fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, Flags: fabric.FlagSignaled, RemoteAddr: y.mem.Addr(), RKey: y.mr.RKey()}},
-					[]fabric.SGE{{Addr: x.mem.Addr(), Length: 1 << 20, LKey: x.mr.LKey()}})
-				x.must(err)
+				_, err := x.QP.PostSend([]fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, Flags: fabric.FlagSignaled, RemoteAddr: y.Mem.Addr(), RKey: y.MR.RKey()}},
+					[]fabric.SGE{x.SGE(0, 1<<20)})
+				x.Must(err)
 				posted++
 			}
-			n := len(x.poll())
+			n := len(x.Poll())
 			if completed += n; n == 0 {
-				x.must(x.cq.Arm())
-				if n := len(x.poll()); n > 0 {
+				x.Must(x.CQ.Arm())
+				if n := len(x.Poll()); n > 0 {
 					completed += n
 					continue
 				}
 				select {
-				case <-x.woke:
+				case <-x.Woke:
 				case <-time.After(10 * time.Second):
 					t.Fatalf("crc %v: stuck after %d WRITEs of %d posted", crc, completed, posted)
 				}
@@ -123,29 +123,29 @@ func TestNothingLeftAsleep(t *testing.T) {
 	x, y := newPair(t, Options{})
 	w := fabric.NewWaker()
 	defer w.Close()
-	x.w = w
-	e := x.cq.(*completionQueue).Engines()[0]
+	x.Waker = w
+	e := x.CQ.(*completionQueue).Engines()[0]
 	const writes = 48
-	sge := []fabric.SGE{{Addr: x.mem.Addr(), Length: endMemory, LKey: x.mr.LKey()}}
-	wr := []fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: y.mem.Addr(), RKey: y.mr.RKey(), Flags: fabric.FlagSignaled}}
+	sge := []fabric.SGE{x.SGE(0, endMemory)}
+	wr := []fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: y.Mem.Addr(), RKey: y.MR.RKey(), Flags: fabric.FlagSignaled}}
 	for range writes {
-		if _, err := x.qp.PostSend(wr, sge); err != nil {
+		if _, err := x.QP.PostSend(wr, sge); err != nil {
 			t.Fatal(err)
 		}
 	}
 	drain := func() {
 		for range 100 {
-			y.poll()
+			y.Poll()
 		}
 	}
 	for done := 0; done < writes; {
 		for range 100 { // until the socket is full
-			done += len(x.poll())
+			done += len(x.Poll())
 		}
 		w.Prepare()
-		x.must(w.Arm(x.cq))
+		x.Must(w.Arm(x.CQ))
 		drain()
-		done += len(x.poll()) // looks once more
+		done += len(x.Poll()) // looks once more
 		if !w.Asleep() || done == writes {
 			w.Cancel()
 			continue
@@ -164,9 +164,9 @@ func rawAccept(t *testing.T, p *Provider, e *testEnd) *net.TCPConn {
 	l := listen(t, p)
 	raw := rawDial(t, l, frame(reqKey, "10 02 0004 | 0010 0010"))
 	r, err := l.Accept(context.Background())
-	e.must(err)
-	e.conn, err = r.Accept(context.Background(), e.config())
-	e.must(err)
+	e.Must(err)
+	e.Conn, err = r.Accept(context.Background(), e.Config)
+	e.Must(err)
 	expectBytes(t, raw, frame(repKey, "10 02 0004 | 0010 0010"))
 	return raw
 }
@@ -185,7 +185,7 @@ func fpdu(h mpa.Header, payload ...byte) []byte {
 func TestHostileConnection(t *testing.T) {
 	p := newProvider(t, Options{})
 	x, y := newEnd(t, p, netip.MustParseAddr("127.0.0.1")), newEnd(t, p, netip.MustParseAddr("127.0.0.1"))
-	connect(x, y, p)
+	fabrictest.Connect(x.End, y.End)
 	for name, c := range map[string]struct {
 		stream []byte
 		cause  mpa.Cause
@@ -202,19 +202,19 @@ func TestHostileConnection(t *testing.T) {
 			_, err := raw.Write(append(c.stream, make([]byte, 300000)...))
 			closed <- err
 		}()
-		until(t, name, func() bool { return isDone(e.conn) }, e)
+		until(t, name, func() bool { return isDone(e.Conn) }, e)
 		expectTerminate(t, raw, c.cause)
 		expectEnd(t, raw)
 		raw.Close()
 		<-closed
-		if err := e.conn.Err(); !errors.Is(err, fabric.ErrQPError) || !strings.Contains(err.Error(), c.cause.String()) {
+		if err := e.Conn.Err(); !errors.Is(err, fabric.ErrQPError) || !strings.Contains(err.Error(), c.cause.String()) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	_, err := y.qp.PostRecv([]fabric.RecvWR{{ID: 7, NumSGE: 1}}, []fabric.SGE{{Addr: y.mem.Addr(), Length: 64, LKey: y.mr.LKey()}})
-	y.must(err)
-	_, err = x.qp.PostSend([]fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1}}, []fabric.SGE{{Addr: x.mem.Addr(), Length: 64, LKey: x.mr.LKey()}})
-	x.must(err)
+	_, err := y.QP.PostRecv([]fabric.RecvWR{{ID: 7, NumSGE: 1}}, []fabric.SGE{y.SGE(0, 64)})
+	y.Must(err)
+	_, err = x.QP.PostSend([]fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1}}, []fabric.SGE{x.SGE(0, 64)})
+	x.Must(err)
 	until(t, "a SEND beside hostile peers", func() bool { return len(y.got) == 1 }, x, y)
 	if y.got[0].Status != fabric.StatusSuccess {
 		t.Errorf("%+v", y.got[0])
@@ -238,11 +238,11 @@ func TestPeerEnds(t *testing.T) {
 		p := newProvider(t, Options{})
 		e := newEnd(t, p, netip.MustParseAddr("127.0.0.1"))
 		raw := rawAccept(t, p, e)
-		_, err := e.qp.PostRecv([]fabric.RecvWR{{ID: 1}, {ID: 2}}, nil)
-		e.must(err)
+		_, err := e.QP.PostRecv([]fabric.RecvWR{{ID: 1}, {ID: 2}}, nil)
+		e.Must(err)
 		c.end(raw)
-		until(t, name, func() bool { return isDone(e.conn) && len(e.got) == 2 }, e)
-		if err := e.conn.Err(); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+		until(t, name, func() bool { return isDone(e.Conn) && len(e.got) == 2 }, e)
+		if err := e.Conn.Err(); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v", name, err)
 		}
 		for i, wc := range e.got {
@@ -259,18 +259,18 @@ func TestDisconnectDelivers(t *testing.T) {
 	x, y := newPair(t, Options{})
 	const count, size = 16, 100000
 	for i := range count {
-		_, err := y.qp.PostRecv([]fabric.RecvWR{{ID: uint64(i), NumSGE: 1}}, []fabric.SGE{{Addr: y.mem.Addr() + uint64(i*size), Length: size, LKey: y.mr.LKey()}})
-		y.must(err)
-		_, err = x.qp.PostSend([]fabric.SendWR{{ID: uint64(i), Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled}},
-			[]fabric.SGE{{Addr: x.mem.Addr() + uint64(i*size), Length: size, LKey: x.mr.LKey()}})
-		x.must(err)
+		_, err := y.QP.PostRecv([]fabric.RecvWR{{ID: uint64(i), NumSGE: 1}}, []fabric.SGE{y.SGE(i*size, size)})
+		y.Must(err)
+		_, err = x.QP.PostSend([]fabric.SendWR{{ID: uint64(i), Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled}},
+			[]fabric.SGE{x.SGE(i*size, size)})
+		x.Must(err)
 	}
 	until(t, "SENDs to be handed over", func() bool { return len(x.got) == count }, x)
-	_, err := y.qp.PostSend([]fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: x.mem.Addr(), RKey: x.mr.RKey()}}, []fabric.SGE{{Addr: y.mem.Addr(), Length: 64, LKey: y.mr.LKey()}})
-	y.must(err)
+	_, err := y.QP.PostSend([]fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: x.Mem.Addr(), RKey: x.MR.RKey()}}, []fabric.SGE{y.SGE(0, 64)})
+	y.Must(err)
 	until(t, "the peer's first turn", func() bool { return len(y.got) > 0 }, y)
-	x.must(x.conn.Disconnect())
-	until(t, "all SENDs", func() bool { return len(y.got) == count && isDone(y.conn) }, x, y)
+	x.Must(x.Conn.Disconnect())
+	until(t, "all SENDs", func() bool { return len(y.got) == count && isDone(y.Conn) }, x, y)
 	for i, c := range y.got {
 		if c.Status != fabric.StatusSuccess || c.ByteLen != size || c.ID != uint64(i) {
 			t.Errorf("message %d: %+v", i, c)
@@ -281,14 +281,14 @@ func TestDisconnectDelivers(t *testing.T) {
 // The sockets are what the options say.
 func TestSocketOptions(t *testing.T) {
 	x, y := newPair(t, Options{DSCP: 10, KeepAlive: 7 * time.Second, SendTimeout: 9 * time.Second})
-	until(t, "adoption", func() bool { return x.qp.(*queuePair).fd >= 0 && y.qp.(*queuePair).fd >= 0 }, x, y)
+	until(t, "adoption", func() bool { return x.QP.(*queuePair).fd >= 0 && y.QP.(*queuePair).fd >= 0 }, x, y)
 	for _, e := range []*testEnd{x, y} {
 		for _, o := range []option{
 			{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1, "no delay"}, {unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1, "keep-alive"},
 			{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 7, "idle"}, {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 7, "interval"}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3, "count"},
 			{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 9000, "timeout"}, {unix.IPPROTO_IP, unix.IP_TOS, 40, "class"},
 		} {
-			if got, err := unix.GetsockoptInt(e.qp.(*queuePair).fd, o.level, o.name); got != o.value || err != nil {
+			if got, err := unix.GetsockoptInt(e.QP.(*queuePair).fd, o.level, o.name); got != o.value || err != nil {
 				t.Errorf("%s is %d (%v), want %d", o.what, got, err, o.value)
 			}
 		}
@@ -315,9 +315,9 @@ func TestCongestionControl(t *testing.T) {
 		{"reno", func(got string) bool { return got == "reno" }},
 	} {
 		x, y := newPair(t, Options{Congestion: c.congestion})
-		until(t, "adoption", func() bool { return x.qp.(*queuePair).fd >= 0 && y.qp.(*queuePair).fd >= 0 }, x, y)
+		until(t, "adoption", func() bool { return x.QP.(*queuePair).fd >= 0 && y.QP.(*queuePair).fd >= 0 }, x, y)
 		for _, e := range []*testEnd{x, y} {
-			if got, err := congestion(e.qp.(*queuePair).fd); err != nil || !c.want(got) {
+			if got, err := congestion(e.QP.(*queuePair).fd); err != nil || !c.want(got) {
 				t.Errorf("asked for %q: %q, %v; the system has %q", c.congestion, got, err, system)
 			}
 		}
@@ -329,7 +329,7 @@ func TestCongestionControl(t *testing.T) {
 		t.Errorf("Listen with one that there is not: %v", err)
 	}
 	e := newEnd(t, p, addr.Addr())
-	_, err = e.dev.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:9"), e.config())
+	_, err = e.Dev.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.1:9"), e.Config)
 	if !errors.Is(err, fabric.ErrInvalid) || !strings.Contains(err.Error(), `congestion control "nosuch"`) {
 		t.Errorf("Dial with one that there is not: %v", err)
 	}
@@ -366,7 +366,7 @@ func TestWildcardListener(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			_, err := e.dev.Dial(context.Background(), netip.AddrPort{}, netip.AddrPortFrom(addr, l.Addr().Port()), e.config())
+			_, err := e.Dev.Dial(context.Background(), netip.AddrPort{}, netip.AddrPortFrom(addr, l.Addr().Port()), e.Config)
 			var r *fabric.RejectError
 			if !errors.As(err, &r) {
 				t.Errorf("%s through %s: %v", a, any, err)
@@ -399,19 +399,19 @@ func TestLinkLocal(t *testing.T) {
 	for _, a := range local {
 		e := newEnd(t, p, a.IP)
 		l, err := p.Listen(context.Background(), netip.AddrPortFrom(a.IP, 0), fabric.ListenConfig{})
-		e.must(err)
+		e.Must(err)
 		done := make(chan error, 1)
 		go func() {
 			r, err := l.Accept(context.Background())
 			if err == nil {
-				if r.Device().Name() != e.dev.Name() || r.LocalAddr() != l.Addr() || r.RemoteAddr().Addr() != a.Plain() {
+				if r.Device().Name() != e.Dev.Name() || r.LocalAddr() != l.Addr() || r.RemoteAddr().Addr() != a.Plain() {
 					t.Errorf("request to %v on %s from %v", r.LocalAddr(), r.Device().Name(), r.RemoteAddr())
 				}
 				err = r.Reject(nil)
 			}
 			done <- err
 		}()
-		_, err = e.dev.Dial(context.Background(), netip.AddrPort{}, l.Addr(), e.config())
+		_, err = e.Dev.Dial(context.Background(), netip.AddrPort{}, l.Addr(), e.Config)
 		var r *fabric.RejectError
 		if !errors.As(err, &r) {
 			t.Errorf("%v: %v", a.IP, err)
@@ -490,14 +490,14 @@ func TestManyConnections(t *testing.T) {
 	if perQP > 16<<10 {
 		t.Errorf("a queue pair costs %d bytes", perQP)
 	}
-	if n := x.dev.Counts().QPs; n != 2*conns {
+	if n := x.Dev.Counts().QPs; n != 2*conns {
 		t.Errorf("%d queue pairs", n)
 	}
 	for round := range 2 {
 		m.round(t, uint64(round))
 	}
 	m.close(t)
-	if n := x.dev.Counts().QPs; n != 0 {
+	if n := x.Dev.Counts().QPs; n != 0 {
 		t.Errorf("%d queue pairs are left", n)
 	}
 }
@@ -523,7 +523,7 @@ func manyConnections(t *testing.T, p *Provider, x, y *testEnd, n int) *many {
 	defer l.Close()
 	m := &many{x: x, y: y}
 	small := func(e *testEnd) fabric.ConnConfig {
-		c := e.config()
+		c := e.Config
 		c.SendDepth, c.RecvDepth, c.MaxInline, c.Setup = 4, 4, 0, nil
 		return c
 	}
@@ -544,7 +544,7 @@ func manyConnections(t *testing.T, p *Provider, x, y *testEnd, n int) *many {
 		done <- nil
 	}()
 	for range n {
-		c, err := x.dev.Dial(context.Background(), netip.AddrPort{}, l.Addr(), small(x))
+		c, err := x.Dev.Dial(context.Background(), netip.AddrPort{}, l.Addr(), small(x))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -560,12 +560,12 @@ func manyConnections(t *testing.T, p *Provider, x, y *testEnd, n int) *many {
 func (m *many) round(t *testing.T, id uint64) {
 	m.x.got, m.y.got = nil, nil
 	for _, c := range m.to {
-		_, err := c.QueuePair().PostRecv([]fabric.RecvWR{{ID: id, NumSGE: 1}}, []fabric.SGE{{Addr: m.y.mem.Addr(), Length: 64, LKey: m.y.mr.LKey()}})
-		m.y.must(err)
+		_, err := c.QueuePair().PostRecv([]fabric.RecvWR{{ID: id, NumSGE: 1}}, []fabric.SGE{m.y.SGE(0, 64)})
+		m.y.Must(err)
 	}
 	for i, c := range m.from {
-		_, err := c.QueuePair().PostSend([]fabric.SendWR{{ID: id, Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled}}, []fabric.SGE{{Addr: m.x.mem.Addr(), Length: 64, LKey: m.x.mr.LKey()}})
-		m.x.must(err)
+		_, err := c.QueuePair().PostSend([]fabric.SendWR{{ID: id, Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled}}, []fabric.SGE{m.x.SGE(0, 64)})
+		m.x.Must(err)
 		if i%512 == 511 {
 			until(t, "SENDs", func() bool { return len(m.y.got) > i }, m.x, m.y)
 		}
@@ -581,11 +581,11 @@ func (m *many) round(t *testing.T, id uint64) {
 // close ends half of them at each end and waits until both know.
 func (m *many) close(t *testing.T) {
 	for i := range m.from {
-		m.x.must([]fabric.Conn{m.from[i], m.to[i]}[i%2].Disconnect())
+		m.x.Must([]fabric.Conn{m.from[i], m.to[i]}[i%2].Disconnect())
 	}
 	for i := range m.from {
 		until(t, "the end of all", func() bool { return isDone(m.from[i]) && isDone(m.to[i]) }, m.x, m.y)
-		m.x.must(m.from[i].Close())
-		m.y.must(m.to[i].Close())
+		m.x.Must(m.from[i].Close())
+		m.y.Must(m.to[i].Close())
 	}
 }

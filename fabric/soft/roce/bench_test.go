@@ -1,7 +1,6 @@
 package roce
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"runtime"
@@ -15,159 +14,6 @@ import (
 	"github.com/nvmf-go/nvmf/fabric"
 	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 )
-
-// benchEnd is one end of a connection with memory and a CQ of its own.
-type benchEnd struct {
-	dev  fabric.Device
-	cq   fabric.CompletionQueue
-	mem  *fabric.Memory
-	mr   fabric.MemoryRegion
-	conn fabric.Conn
-	qp   fabric.QueuePair
-	wc   []fabric.Completion
-	woke chan struct{}
-	idle int
-}
-
-const benchMemory = 32 << 20
-
-// newBenchEnd makes an end on the address local.
-func newBenchEnd(b testing.TB, p *Provider, local string) *benchEnd {
-	b.Helper()
-	a := netip.MustParseAddr(local)
-	return newBenchEndFor(b, p, a, a)
-}
-
-// newBenchEndFor makes an end on the device that reaches remote.
-func newBenchEndFor(b testing.TB, p *Provider, local, remote netip.Addr) *benchEnd {
-	b.Helper()
-	e := &benchEnd{wc: make([]fabric.Completion, 64), woke: make(chan struct{}, 1)}
-	var err error
-	check := func() {
-		if err != nil {
-			b.Helper()
-			b.Fatal(err)
-		}
-	}
-	e.dev, err = p.DeviceFor(context.Background(), local, remote)
-	check()
-	e.cq, err = e.dev.NewCompletionQueue(4096, e.wake)
-	check()
-	e.mem, err = fabric.AllocMemory(benchMemory)
-	check()
-	for i := 0; i < e.mem.Len(); i += 4096 {
-		e.mem.Bytes()[i] = byte(i >> 12)
-	}
-	e.mr, err = e.dev.Register(e.mem, fabric.AccessLocalWrite|fabric.AccessRemoteRead|fabric.AccessRemoteWrite|fabric.AccessRemoteAtomic)
-	check()
-	b.Cleanup(func() { e.closeAll(b) })
-	return e
-}
-
-func (e *benchEnd) wake() {
-	select {
-	case e.woke <- struct{}{}:
-	default:
-	}
-}
-
-// wait is poll for an owner that sleeps when it has spun for a while, as a poll
-// group does.
-func (e *benchEnd) wait(b testing.TB) []fabric.Completion {
-	const spins = 100
-	wc := e.poll(b)
-	if e.idle++; len(wc) > 0 {
-		e.idle = 0
-	}
-	if e.idle < spins {
-		return wc
-	}
-	e.idle = 0
-	if err := e.cq.Arm(); err != nil {
-		b.Fatal(err)
-	}
-	if wc = e.poll(b); len(wc) == 0 {
-		<-e.woke
-	}
-	return wc
-}
-
-// closeAll ends the connection and closes everything; again does nothing.
-func (e *benchEnd) closeAll(b testing.TB) {
-	b.Helper()
-	if e.dev == nil {
-		return
-	}
-	if e.conn != nil {
-		e.conn.Close()
-	}
-	for _, c := range []interface{ Close() error }{e.cq, e.mr, e.mem, e.dev} {
-		if err := c.Close(); err != nil {
-			b.Error(err)
-		}
-	}
-	e.dev = nil
-}
-
-// benchPair connects two ends on loopback, in that weather.
-func benchPair(b testing.TB, o Options, w *weather) (x, y *benchEnd) {
-	b.Helper()
-	p, q := newProvider(b, o), newProvider(b, o)
-	p.weather, q.weather = w, w
-	x, y = newBenchEnd(b, p, "127.0.0.2"), newBenchEnd(b, q, "127.0.0.3")
-	connectEnds(b, q, x, y, netip.MustParseAddr("127.0.0.3"))
-	return x, y
-}
-
-// connectEnds has x dial y, whose provider listens on addr.
-func connectEnds(b testing.TB, p *Provider, x, y *benchEnd, addr netip.Addr) {
-	b.Helper()
-	l, err := p.Listen(context.Background(), netip.AddrPortFrom(addr, 0), fabric.ListenConfig{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer l.Close()
-	cfg := func(e *benchEnd) fabric.ConnConfig {
-		return fabric.ConnConfig{
-			SendCQ: e.cq, RecvCQ: e.cq, SendDepth: 256, RecvDepth: 256, MaxInline: 64, ORD: 128, IRD: 128, RetryCount: 7, RNRRetry: 7,
-		}
-	}
-	done := make(chan error, 1)
-	go func() {
-		r, err := l.Accept(context.Background())
-		if err == nil {
-			y.conn, err = r.Accept(context.Background(), cfg(y))
-		}
-		done <- err
-	}()
-	if x.conn, err = x.dev.Dial(context.Background(), netip.AddrPort{}, l.Addr(), cfg(x)); err != nil {
-		b.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		b.Fatal(err)
-	}
-	x.qp, y.qp = x.conn.QueuePair(), y.conn.QueuePair()
-}
-
-func (e *benchEnd) poll(b testing.TB) []fabric.Completion {
-	n, err := e.cq.Poll(e.wc)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, c := range e.wc[:n] {
-		if c.Status != fabric.StatusSuccess {
-			b.Fatalf("%+v", c)
-		}
-	}
-	return e.wc[:n]
-}
-
-// cpu is the processor time of the process so far.
-func cpu() time.Duration {
-	var r unix.Rusage
-	_ = unix.Getrusage(unix.RUSAGE_SELF, &r)
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
-}
 
 // BenchmarkBandwidth keeps 32 operations of one size outstanding.
 func BenchmarkBandwidth(b *testing.B) {
@@ -193,32 +39,30 @@ func BenchmarkShare(b *testing.B) {
 }
 
 // newStream is a stream over a connection of its own.
-func newStream(b testing.TB, op fabric.Opcode, size, depth int) (s *fabrictest.Stream, x, y *benchEnd) {
-	x, y = benchPair(b, Options{}, nil)
-	end := func(e *benchEnd) fabrictest.StreamEnd {
-		return fabrictest.StreamEnd{QP: e.qp, Mem: e.mem, MR: e.mr, Wait: func() []fabric.Completion { return e.wait(b) }, Wake: e.wake}
-	}
-	return fabrictest.NewStream(b, end(x), end(y), op, size, depth), x, y
+func newStream(b testing.TB, op fabric.Opcode, size, depth int) (s *fabrictest.Stream, x, y *fabrictest.End) {
+	x, y = rcPair(b, Options{}, nil)
+	return fabrictest.NewStream(x, y, op, size, depth), x, y
 }
 
 func benchBandwidth(b *testing.B, op fabric.Opcode, size, depth int) {
 	s, x, y := newStream(b, op, size, depth)
 	b.SetBytes(int64(size))
 	b.ResetTimer()
-	c0 := cpu()
+	c0 := fabrictest.CPU()
 	s.Run(b.N)
 	b.StopTimer()
-	report(b, cpu()-c0, x, y)
-	s.Close()
+	used := fabrictest.CPU() - c0
+	s.Close() // nobody polls any more: report reads what the engines count
+	report(b, used, x, y)
 }
 
 // report adds processor time, system calls and losses a message.
-func report(b *testing.B, used time.Duration, ends ...*benchEnd) {
+func report(b *testing.B, used time.Duration, ends ...*fabrictest.End) {
 	b.ReportMetric(float64(used)/float64(b.N), "cpu-ns/op")
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
 	var sends, lost uint64
 	for _, e := range ends {
-		en := e.qp.(*queuePair).e
+		en := engineOf(e)
 		sends += en.tx.calls
 		lost += en.stats.Resent + en.stats.ReadGaps + en.stats.Timeouts
 	}
@@ -235,15 +79,15 @@ func BenchmarkLatency(b *testing.B) {
 }
 
 func benchPingPong(b *testing.B) {
-	x, y := benchPair(b, Options{}, nil)
-	play := func(e *benchEnd, rounds int, first bool) {
+	x, y := rcPair(b, Options{}, nil)
+	play := func(e *fabrictest.End, rounds int, first bool) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		sge := []fabric.SGE{{Addr: e.mem.Addr(), Length: 64, LKey: e.mr.LKey()}}
+		sge := []fabric.SGE{e.SGE(0, 64)}
 		recv := []fabric.RecvWR{{NumSGE: 1}}
 		send := []fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1}}
 		signaled := []fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled}}
-		_, _ = e.qp.PostRecv(recv, sge)
+		_, _ = e.QP.PostRecv(recv, sge)
 		mine := first
 		for got := 0; got < rounds || mine; {
 			if mine {
@@ -251,32 +95,32 @@ func benchPingPong(b *testing.B) {
 				if got%64 == 0 {
 					wr = signaled
 				}
-				if _, err := e.qp.PostSend(wr, sge); err != nil {
+				if _, err := e.QP.PostSend(wr, sge); err != nil {
 					b.Error(err)
 					return
 				}
 				mine = false
 			}
-			for _, c := range e.poll(b) {
+			for _, c := range e.Poll() {
 				if c.Op == fabric.OpRecv {
 					got++
 					mine = !first || got < rounds
-					_, _ = e.qp.PostRecv(recv, sge)
+					_, _ = e.QP.PostRecv(recv, sge)
 				}
 			}
 		}
 		for end := time.Now().Add(time.Millisecond); time.Now().Before(end); {
-			e.poll(b)
+			e.Poll()
 		}
 	}
 	done := make(chan struct{})
 	b.ResetTimer()
-	c0 := cpu()
+	c0 := fabrictest.CPU()
 	go func() { play(y, b.N, false); close(done) }()
 	play(x, b.N, true)
 	<-done
 	b.StopTimer()
-	report(b, cpu()-c0, x, y)
+	report(b, fabrictest.CPU()-c0, x, y)
 }
 
 // bound is the plain use of the sockets: datagrams of 15 packets of 4 KiB and
@@ -402,10 +246,10 @@ func BenchmarkBound(b *testing.B) {
 	x := newBound(b)
 	b.SetBytes(boundMsg * int64(len(x.ms)) * 4096)
 	b.ResetTimer()
-	c0 := cpu()
+	c0 := fabrictest.CPU()
 	x.run(b.N)
 	b.StopTimer()
-	b.ReportMetric(float64(cpu()-c0)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(fabrictest.CPU()-c0)/float64(b.N), "cpu-ns/op")
 }
 
 // benchBoundCost is BenchmarkBound on one thread.
@@ -452,7 +296,7 @@ func threadCPU() time.Duration {
 }
 
 func benchCost(b *testing.B, op fabric.Opcode, size, depth int) {
-	x, y := benchPair(b, Options{}, nil)
+	x, y := rcPair(b, Options{}, nil)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	wrs := make([]fabric.SendWR, depth)
@@ -469,16 +313,16 @@ func benchCost(b *testing.B, op fabric.Opcode, size, depth int) {
 			if off += size; off+size > depth*size {
 				off = 0
 			}
-			sges[i] = fabric.SGE{Addr: x.mem.Addr() + uint64(off), Length: uint32(size), LKey: x.mr.LKey()}
-			wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: y.mem.Addr() + uint64(off), RKey: y.mr.RKey()}
+			sges[i] = x.SGE(off, size)
+			wrs[i] = fabric.SendWR{Op: op, NumSGE: 1, FirstSGE: uint32(i), Flags: fabric.FlagSignaled, RemoteAddr: y.Mem.Addr() + uint64(off), RKey: y.MR.RKey()}
 		}
-		if _, err := x.qp.PostSend(wrs, sges); err != nil {
+		if _, err := x.QP.PostSend(wrs, sges); err != nil {
 			b.Fatal(err)
 		}
 		for got := 0; got < depth; {
-			got += len(x.poll(b))
+			got += len(x.Poll())
 			s2 := time.Now()
-			y.poll(b)
+			y.Poll()
 			s3 := time.Now()
 			spent[0], spent[1], s = spent[0]+s2.Sub(s), spent[1]+s3.Sub(s2), s3
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 	"github.com/nvmf-go/nvmf/fabric/soft/wire"
 )
 
@@ -15,46 +16,46 @@ import (
 // other gets its packets too.
 func TestStrays(t *testing.T) {
 	p, q := newProvider(t, Options{}), newProvider(t, Options{})
-	x := newBenchEnd(t, p, "127.0.0.2")
-	ys := []*benchEnd{newBenchEnd(t, q, "127.0.0.3"), newBenchEnd(t, q, "127.0.0.3")}
+	x := newEnd(t, p, "127.0.0.2")
+	ys := []*fabrictest.End{newEnd(t, q, "127.0.0.3"), newEnd(t, q, "127.0.0.3")}
 	var conns []fabric.Conn
 	for _, y := range ys {
-		connectEnds(t, q, x, y, netip.MustParseAddr("127.0.0.3"))
-		conns = append(conns, x.conn)
-		x.conn = nil
+		fabrictest.Connect(x, y)
+		conns = append(conns, x.Conn)
+		x.Conn = nil
 	}
 	defer func() {
 		for _, c := range conns {
 			c.Close()
 		}
 	}()
-	x.poll(t)
+	x.Poll()
 	const rounds = 20
 	for r := range rounds {
 		for i, c := range conns {
 			qp := c.QueuePair().(*queuePair)
 			qp.path.group = 0 // as if the peer had one socket for all
-			x.mem.Bytes()[i] = byte(r + 1)
-			sge := []fabric.SGE{{Addr: x.mem.Addr() + uint64(i), Length: 1, LKey: x.mr.LKey()}}
-			if _, err := qp.PostSend([]fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, Flags: fabric.FlagSignaled, RemoteAddr: ys[i].mem.Addr(), RKey: ys[i].mr.RKey()}}, sge); err != nil {
+			x.Mem.Bytes()[i] = byte(r + 1)
+			sge := []fabric.SGE{x.SGE(i, 1)}
+			if _, err := qp.PostSend([]fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, Flags: fabric.FlagSignaled, RemoteAddr: ys[i].Mem.Addr(), RKey: ys[i].MR.RKey()}}, sge); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for done := 0; done < len(conns); {
-			done += len(x.poll(t))
+			done += len(x.Poll())
 			for _, y := range ys {
-				y.poll(t)
+				y.Poll()
 			}
 		}
 		for i, y := range ys {
-			if got := y.mem.Bytes()[0]; got != byte(r+1) {
+			if got := y.Mem.Bytes()[0]; got != byte(r+1) {
 				t.Fatalf("round %d: connection %d wrote %d", r, i, got)
 			}
 		}
 	}
 	var strewn, resent uint64
 	for _, y := range ys {
-		strewn += y.qp.(*queuePair).e.strewn
+		strewn += engineOf(y).strewn
 	}
 	if resent = conns[0].QueuePair().(*queuePair).e.stats.Resent; strewn == 0 {
 		t.Errorf("no packet was strewn (%d resent)", resent)
@@ -63,8 +64,8 @@ func TestStrays(t *testing.T) {
 
 // A stray for nobody, and more strays than an engine keeps, are dropped.
 func TestStraysBounded(t *testing.T) {
-	x, _ := benchPair(t, Options{}, nil)
-	e := x.qp.(*queuePair).e
+	x, _ := rcPair(t, Options{}, nil)
+	e := engineOf(x)
 	b := make([]byte, wire.BTHLen+wire.ICRCLen)
 	wire.BTH(b).Put(wire.OpSendOnly, 0, 0, e.index|1<<20, 0)
 	for range 3 * maxStrays {
@@ -74,7 +75,7 @@ func TestStraysBounded(t *testing.T) {
 		t.Errorf("%d strays are kept", n)
 	}
 	before := e.lost
-	x.poll(t)
+	x.Poll()
 	if n := e.lost - before; n != maxStrays || len(e.strays) != 0 {
 		t.Errorf("%d strays were dropped, %d are left", n, len(e.strays))
 	}
@@ -84,10 +85,10 @@ func TestStraysBounded(t *testing.T) {
 // Packets that are for a QP but not from its peer, or not of its partition, do
 // nothing.
 func TestForeignPackets(t *testing.T) {
-	x, y := benchPair(t, Options{}, nil)
-	x.poll(t)
-	y.poll(t)
-	q := y.qp.(*queuePair)
+	x, y := rcPair(t, Options{}, nil)
+	x.Poll()
+	y.Poll()
+	q := y.QP.(*queuePair)
 	peer := netip.MustParseAddr("127.0.0.2")
 	packet := func(op wire.Opcode) ([]byte, *wire.Packet) {
 		b := make([]byte, op.Len()+16+wire.ICRCLen)
@@ -118,26 +119,24 @@ func TestForeignPackets(t *testing.T) {
 
 // An owner that sleeps with nothing to do is not woken.
 func TestIdleSleeps(t *testing.T) {
-	x, y := benchPair(t, Options{}, nil)
-	for _, e := range []*benchEnd{x, y} {
+	x, y := rcPair(t, Options{}, nil)
+	for _, e := range []*fabrictest.End{x, y} {
 		for range 10 {
-			e.poll(t)
+			e.Poll()
 		}
 		select {
-		case <-e.woke:
+		case <-e.Woke:
 		default:
 		}
 	}
-	for _, e := range []*benchEnd{x, y} {
-		if err := e.cq.Arm(); err != nil {
-			t.Fatal(err)
-		}
-		e.poll(t)
+	for _, e := range []*fabrictest.End{x, y} {
+		e.Must(e.CQ.Arm())
+		e.Poll()
 	}
 	select {
-	case <-x.woke:
+	case <-x.Woke:
 		t.Error("x was woken")
-	case <-y.woke:
+	case <-y.Woke:
 		t.Error("y was woken")
 	case <-time.After(100 * time.Millisecond):
 	}
@@ -153,17 +152,17 @@ func TestSocketsReused(t *testing.T) {
 	}
 	defer d.Close()
 	for range 5 {
-		x, y := newBenchEnd(t, p, "127.0.0.2"), newBenchEnd(t, q, "127.0.0.3")
-		connectEnds(t, q, x, y, netip.MustParseAddr("127.0.0.3"))
-		sge := []fabric.SGE{{Addr: x.mem.Addr(), Length: 8, LKey: x.mr.LKey()}}
+		x, y := newEnd(t, p, "127.0.0.2"), newEnd(t, q, "127.0.0.3")
+		fabrictest.Connect(x, y)
+		sge := []fabric.SGE{x.SGE(0, 8)}
 		for range 100 {
-			if _, err := x.qp.PostSend([]fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: y.mem.Addr(), RKey: y.mr.RKey()}}, sge); err != nil {
+			if _, err := x.QP.PostSend([]fabric.SendWR{{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: y.Mem.Addr(), RKey: y.MR.RKey()}}, sge); err != nil {
 				t.Fatal(err)
 			}
 		}
-		x.poll(t) // y never reads them
-		y.closeAll(t)
-		x.closeAll(t)
+		x.Poll() // y never reads them
+		y.Close()
+		x.Close()
 	}
 	if n := len(d.(*device).socks.pairs); n != 1 {
 		t.Errorf("%d pairs of sockets", n)

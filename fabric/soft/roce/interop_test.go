@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 )
 
 // These tests run in the lab's guest, in the network namespace "peer", and talk
@@ -48,41 +49,37 @@ func onKernel(t *testing.T, name string, args ...string) (wait func() string) {
 
 // interopEnd is an end of ours with a connection in the lab.
 type interopEnd struct {
-	*benchEnd
-	t    *testing.T
+	*fabrictest.End
 	done map[fabric.Opcode]int // completions not waited for yet
 }
 
 func newInteropEnd(t *testing.T, p *Provider, addr string) *interopEnd {
-	return &interopEnd{benchEnd: newBenchEnd(t, p, addr), t: t, done: make(map[fabric.Opcode]int)}
-}
-
-func (e *interopEnd) config() fabric.ConnConfig {
-	return fabric.ConnConfig{
-		SendCQ: e.cq, RecvCQ: e.cq, SendDepth: 64, RecvDepth: 64, ORD: 16, IRD: 16, RetryCount: 7, RNRRetry: 7,
-		Setup: func(qp fabric.QueuePair) error {
-			e.qp = qp
-			return e.postRecv()
-		},
+	a := netip.MustParseAddr(addr)
+	cfg := fabric.ConnConfig{SendDepth: 64, RecvDepth: 64, ORD: 16, IRD: 16, RetryCount: 7, RNRRetry: 7}
+	e := &interopEnd{End: fabrictest.NewEnd(t, p, a, a, endMemory, cfg), done: make(map[fabric.Opcode]int)}
+	e.Config.Setup = func(qp fabric.QueuePair) error {
+		e.QP = qp
+		return e.postRecv()
 	}
+	return e
 }
 
 // The messages of rping lie at the beginning of the memory, the data at 1 MiB.
 const rpingMessage, rpingData = 16, 1 << 20
 
 func (e *interopEnd) postRecv() error {
-	_, err := e.qp.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{{Addr: e.mem.Addr(), Length: rpingMessage, LKey: e.mr.LKey()}})
+	_, err := e.QP.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{e.SGE(0, rpingMessage)})
 	return err
 }
 
-// wait polls until there is a completion of that operation.
-func (e *interopEnd) wait(op fabric.Opcode) error {
+// await polls until there is a completion of that operation.
+func (e *interopEnd) await(op fabric.Opcode) error {
 	for end := time.Now().Add(20 * time.Second); e.done[op] == 0; {
-		n, err := e.cq.Poll(e.wc)
+		n, err := e.CQ.Poll(e.WC)
 		if err != nil {
 			return err
 		}
-		for _, c := range e.wc[:n] {
+		for _, c := range e.WC[:n] {
 			if c.Status != fabric.StatusSuccess {
 				return fmt.Errorf("%v: %v", c.Op, c.Status)
 			}
@@ -107,21 +104,21 @@ type rpingInfo struct {
 }
 
 func (e *interopEnd) send(i rpingInfo) error {
-	b := e.mem.Bytes()[4096 : 4096+rpingMessage]
+	b := e.Mem.Bytes()[4096 : 4096+rpingMessage]
 	if _, err := binary.Encode(b, binary.BigEndian, i); err != nil {
 		return err
 	}
-	sge := []fabric.SGE{{Addr: e.mem.Addr() + 4096, Length: rpingMessage, LKey: e.mr.LKey()}}
-	if _, err := e.qp.PostSend([]fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled}}, sge); err != nil {
+	sge := []fabric.SGE{e.SGE(4096, rpingMessage)}
+	if _, err := e.QP.PostSend([]fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled}}, sge); err != nil {
 		return err
 	}
-	return e.wait(fabric.OpSend)
+	return e.await(fabric.OpSend)
 }
 
 // receive waits for a message and posts the next receive.
 func (e *interopEnd) receive() (i rpingInfo, err error) {
-	if err = e.wait(fabric.OpRecv); err == nil {
-		_, err = binary.Decode(e.mem.Bytes()[:rpingMessage], binary.BigEndian, &i)
+	if err = e.await(fabric.OpRecv); err == nil {
+		_, err = binary.Decode(e.Mem.Bytes()[:rpingMessage], binary.BigEndian, &i)
 		if perr := e.postRecv(); perr != nil {
 			return i, perr
 		}
@@ -131,12 +128,12 @@ func (e *interopEnd) receive() (i rpingInfo, err error) {
 
 // move reads or writes the data.
 func (e *interopEnd) move(op fabric.Opcode, i rpingInfo, n uint32) error {
-	sge := []fabric.SGE{{Addr: e.mem.Addr() + rpingData, Length: n, LKey: e.mr.LKey()}}
+	sge := []fabric.SGE{e.SGE(rpingData, int(n))}
 	wr := []fabric.SendWR{{Op: op, NumSGE: 1, RemoteAddr: i.Addr, RKey: i.Key, Flags: fabric.FlagSignaled}}
-	if _, err := e.qp.PostSend(wr, sge); err != nil {
+	if _, err := e.QP.PostSend(wr, sge); err != nil {
 		return err
 	}
-	return e.wait(op)
+	return e.await(op)
 }
 
 // rpingServe is rping's server: it reads the client's data and writes it back.
@@ -168,8 +165,8 @@ func (e *interopEnd) rpingServe(rounds int) error {
 
 // settle polls until the peer has disconnected.
 func (e *interopEnd) settle() {
-	for end := time.Now().Add(10 * time.Second); e.conn.Err() == nil && time.Now().Before(end); {
-		_, _ = e.cq.Poll(e.wc)
+	for end := time.Now().Add(10 * time.Second); e.Conn.Err() == nil && time.Now().Before(end); {
+		_, _ = e.CQ.Poll(e.WC)
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -195,18 +192,18 @@ func rpingClient(t *testing.T, i, size, rounds int) {
 	if r.RemoteAddr().Addr().String() != kernelAddrs[i] {
 		t.Errorf("request from %v", r.RemoteAddr())
 	}
-	if e.conn, err = r.Accept(ctx, e.config()); err != nil {
+	if e.Conn, err = r.Accept(ctx, e.Config); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.rpingServe(rounds); err != nil {
-		t.Errorf("%v; %v", err, e.stats())
+		t.Errorf("%v; %v", err, stats(e.End))
 	}
 	e.settle()
 	out := wait()
 	if n := strings.Count(out, "ping data: "); n != rounds {
 		t.Errorf("rping printed %d rounds:\n%.2000s", n, out)
 	}
-	t.Logf("path MTU %d, %v", e.qp.(*queuePair).Config().MTU, e.stats())
+	t.Logf("path MTU %d, %v", e.QP.(*queuePair).Config().MTU, stats(e.End))
 }
 
 // SEND, READ and WRITE, verified by rping.
@@ -239,16 +236,16 @@ func TestInteropLoss(t *testing.T) {
 
 // dial connects as soon as somebody listens.
 func (e *interopEnd) dial(ctx context.Context, to netip.AddrPort) {
-	e.t.Helper()
+	e.Helper()
 	for {
-		conn, err := e.dev.Dial(ctx, netip.AddrPort{}, to, e.config())
+		conn, err := e.Dev.Dial(ctx, netip.AddrPort{}, to, e.Config)
 		var r *fabric.RejectError
 		switch {
 		case err == nil:
-			e.conn = conn
+			e.Conn = conn
 			return
 		case !errors.As(err, &r) || r.Reason != fabric.RejectBadServiceID:
-			e.t.Fatal(err)
+			e.Fatal(err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -264,9 +261,9 @@ func TestInteropRpingServer(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
 			e.dial(ctx, netip.AddrPortFrom(netip.MustParseAddr(addr), 7175))
-			data := e.mem.Bytes()[rpingData : rpingData+size]
-			here := rpingInfo{e.mem.Addr() + rpingData, e.mr.RKey(), size}
-			there := rpingInfo{e.mem.Addr() + 2*rpingData, e.mr.RKey(), size}
+			data := e.Mem.Bytes()[rpingData : rpingData+size]
+			here := rpingInfo{e.Mem.Addr() + rpingData, e.MR.RKey(), size}
+			there := rpingInfo{e.Mem.Addr() + 2*rpingData, e.MR.RKey(), size}
 			for r := range rounds {
 				for k := range data { // rping writes a string back
 					data[k] = 'A' + byte((k+r)%50)
@@ -280,11 +277,11 @@ func TestInteropRpingServer(t *testing.T) {
 						t.Fatalf("round %d: %v", r, err)
 					}
 				}
-				if got := e.mem.Bytes()[2*rpingData : 2*rpingData+size]; !bytes.Equal(got, data) {
+				if got := e.Mem.Bytes()[2*rpingData : 2*rpingData+size]; !bytes.Equal(got, data) {
 					t.Fatalf("round %d: the data that came back differ", r)
 				}
 			}
-			e.conn.Disconnect()
+			e.Conn.Disconnect()
 			wait()
 		})
 	}

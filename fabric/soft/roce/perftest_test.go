@@ -64,12 +64,12 @@ const perftestPSN = 0x123456
 
 // writeKeys says ours.
 func (p *perftestPeer) writeKeys(qpn uint32) error {
-	gid := p.dev.(*device).addr.As16()
+	gid := p.Dev.(*device).addr.As16()
 	var hex []string
 	for _, v := range gid {
 		hex = append(hex, fmt.Sprintf("%02x", v))
 	}
-	p.keys = fmt.Sprintf("%04x:%04x:%06x:%06x:%08x:%016x:%s:%08x:", 0, 1, qpn, perftestPSN, p.mr.RKey(), p.mem.Addr()+rpingData, strings.Join(hex, ":"), 0)
+	p.keys = fmt.Sprintf("%04x:%04x:%06x:%06x:%08x:%016x:%s:%08x:", 0, 1, qpn, perftestPSN, p.MR.RKey(), p.Mem.Addr()+rpingData, strings.Join(hex, ":"), 0)
 	p.keys += "\x00" // the size of the message counts it
 	if len(p.keys) < perftestKeys {
 		p.keys += strings.Repeat("\x00", perftestKeys-len(p.keys))
@@ -84,8 +84,8 @@ func (p *perftestPeer) connect(remote netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	d := p.dev.(*device)
-	cfg := p.config()
+	d := p.Dev.(*device)
+	cfg := p.Config
 	cfg.Setup = nil
 	c, err := newConn(d, &cfg)
 	if err != nil {
@@ -99,7 +99,7 @@ func (p *perftestPeer) connect(remote netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	p.conn, p.qp = c, c.qp
+	p.Conn, p.QP = c, c.qp
 	return p.writeKeys(c.qp.Num())
 }
 
@@ -127,9 +127,9 @@ func (p *perftestPeer) echo() error {
 // serve polls until the client has closed, with receives of size bytes posted.
 func (p *perftestPeer) serve(size int, done <-chan error) (received int, err error) {
 	post := func(n int) {
-		sge := []fabric.SGE{{Addr: p.mem.Addr() + rpingData, Length: uint32(size), LKey: p.mr.LKey()}}
+		sge := []fabric.SGE{p.SGE(rpingData, size)}
 		for range n {
-			_, _ = p.qp.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, sge)
+			_, _ = p.QP.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, sge)
 		}
 	}
 	post(60)
@@ -139,11 +139,11 @@ func (p *perftestPeer) serve(size int, done <-chan error) (received int, err err
 			return received, err
 		default:
 		}
-		n, err := p.cq.Poll(p.wc)
+		n, err := p.CQ.Poll(p.WC)
 		if err != nil {
 			return received, err
 		}
-		for _, c := range p.wc[:n] {
+		for _, c := range p.WC[:n] {
 			if c.Status != fabric.StatusSuccess {
 				return received, fmt.Errorf("%v: %v", c.Op, c.Status)
 			}
@@ -191,7 +191,7 @@ func TestInteropPerftest(t *testing.T) {
 			go func() { done <- p.echo() }()
 			received, err := p.serve(c.size, done)
 			if err != nil {
-				t.Errorf("%v; %v", err, p.stats())
+				t.Errorf("%v; %v", err, stats(p.End))
 			}
 			if c.tool == "ib_send_bw" && received < iterations {
 				t.Errorf("%d of %d messages received", received, iterations)
@@ -200,7 +200,7 @@ func TestInteropPerftest(t *testing.T) {
 			if !regexp.MustCompile(fmt.Sprintf(`(?m)^ %d +%d +\d`, c.size, iterations)).MatchString(out) {
 				t.Errorf("no result:\n%.3000s", out)
 			}
-			t.Logf("%v", p.stats())
+			t.Logf("%v", stats(p.End))
 		})
 	}
 }

@@ -21,8 +21,6 @@ const perftestQKey = 0x11111111
 // unreliablePeer is the server's end of a test without acknowledgements.
 type unreliablePeer struct {
 	*perftestPeer
-	t      *testing.T
-	qp     fabric.QueuePair
 	ud     fabric.DatagramQP
 	handle fabric.AddressHandle
 	client perftestClient
@@ -38,25 +36,25 @@ func (p *unreliablePeer) connectUnreliable(service string, remote netip.Addr, de
 	if p.client, err = p.readKeys(); err != nil {
 		return err
 	}
-	cfg := fabric.UnreliableConfig{SendCQ: p.cq, RecvCQ: p.cq, SendDepth: 64, RecvDepth: depth}
+	cfg := fabric.UnreliableConfig{SendCQ: p.CQ, RecvCQ: p.CQ, SendDepth: 64, RecvDepth: depth}
 	if service == "UD" {
-		if p.ud, err = p.dev.(fabric.DatagramDevice).NewDatagramQP(cfg, perftestQKey); err != nil {
+		if p.ud, err = p.Dev.(fabric.DatagramDevice).NewDatagramQP(cfg, perftestQKey); err != nil {
 			return err
 		}
-		p.t.Cleanup(func() { p.ud.Close() })
-		p.qp = p.ud
-		if p.handle, err = p.dev.(fabric.DatagramDevice).NewAddressHandle(remote, 0); err != nil {
+		p.Cleanup(func() { p.ud.Close() })
+		p.QP = p.ud
+		if p.handle, err = p.Dev.(fabric.DatagramDevice).NewAddressHandle(remote, 0); err != nil {
 			return err
 		}
-		p.t.Cleanup(func() { p.handle.Close() })
+		p.Cleanup(func() { p.handle.Close() })
 		return p.ready(depth)
 	}
-	qp, err := p.dev.(fabric.UnreliableConnector).NewUnreliableQP(cfg)
+	qp, err := p.Dev.(fabric.UnreliableConnector).NewUnreliableQP(cfg)
 	if err != nil {
 		return err
 	}
-	p.t.Cleanup(func() { qp.Close() })
-	p.qp = qp
+	p.Cleanup(func() { qp.Close() })
+	p.QP = qp
 	if err := qp.Connect(fabric.UnreliablePeer{Addr: remote, QPN: p.client.qpn, SendPSN: perftestPSN, RecvPSN: p.client.psn}); err != nil {
 		return err
 	}
@@ -65,24 +63,24 @@ func (p *unreliablePeer) connectUnreliable(service string, remote netip.Addr, de
 
 // ready posts the receives and says the keys.
 func (p *unreliablePeer) ready(depth int) error {
-	sge := []fabric.SGE{{Addr: p.mem.Addr() + rpingData, Length: uint32(fabric.GRHLen + p.size), LKey: p.mr.LKey()}}
+	sge := []fabric.SGE{p.SGE(rpingData, fabric.GRHLen+p.size)}
 	for range depth {
-		if _, err := p.qp.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, sge); err != nil {
+		if _, err := p.QP.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, sge); err != nil {
 			return err
 		}
 	}
-	return p.writeKeys(p.qp.Num())
+	return p.writeKeys(p.QP.Num())
 }
 
 // send sends one message to the client.
 func (p *unreliablePeer) send() error {
 	p.sent++
-	sge := []fabric.SGE{{Addr: p.mem.Addr(), Length: uint32(p.size), LKey: p.mr.LKey()}}
+	sge := []fabric.SGE{p.SGE(0, p.size)}
 	if p.ud != nil {
 		_, err := p.ud.PostDatagrams([]fabric.DatagramWR{{Handle: p.handle.Num(), QPN: p.client.qpn, QKey: perftestQKey, NumSGE: 1, Flags: fabric.FlagSignaled}}, sge)
 		return err
 	}
-	_, err := p.qp.PostSend([]fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled}}, sge)
+	_, err := p.QP.PostSend([]fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled}}, sge)
 	return err
 }
 
@@ -95,11 +93,11 @@ func (p *unreliablePeer) serve(answers int, done <-chan error) error {
 			return err
 		default:
 		}
-		n, err := p.cq.Poll(p.wc)
+		n, err := p.CQ.Poll(p.WC)
 		if err != nil {
 			return err
 		}
-		for _, c := range p.wc[:n] {
+		for _, c := range p.WC[:n] {
 			if c.Status != fabric.StatusSuccess {
 				return fmt.Errorf("%v: %v", c.Op, c.Status)
 			}
@@ -111,7 +109,7 @@ func (p *unreliablePeer) serve(answers int, done <-chan error) error {
 				if c.SrcQPN != p.client.qpn {
 					return fmt.Errorf("a datagram from QP %d, the client's is %d", c.SrcQPN, p.client.qpn)
 				}
-				p.header = bytes.Clone(p.mem.Bytes()[rpingData : rpingData+fabric.GRHLen])
+				p.header = bytes.Clone(p.Mem.Bytes()[rpingData : rpingData+fabric.GRHLen])
 			}
 		}
 		if p.got > 0 && p.sent < answers { // one for each Poll: the guest's processor is emulated
@@ -144,9 +142,9 @@ func TestInteropPerftestUnreliable(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			p := &unreliablePeer{t: t, size: c.size, perftestPeer: &perftestPeer{interopEnd: newInteropEnd(t, newProvider(t, Options{Port: Port}), ourAddrs[0])}}
+			p := &unreliablePeer{size: c.size, perftestPeer: &perftestPeer{interopEnd: newInteropEnd(t, newProvider(t, Options{Port: Port}), ourAddrs[0])}}
 			untouched := bytes.Repeat([]byte{0xa5}, c.size)
-			copy(p.mem.Bytes()[rpingData:], untouched)
+			copy(p.Mem.Bytes()[rpingData:], untouched)
 			args := []string{"-d", "rxe0", "-F", "-c", c.service, "-n", fmt.Sprint(iterations), "-s", fmt.Sprint(c.size)}
 			answers := 0
 			if c.both {
@@ -169,12 +167,12 @@ func TestInteropPerftestUnreliable(t *testing.T) {
 			if !regexp.MustCompile(fmt.Sprintf(`(?m)^ %d +%d +\d`, c.size, iterations)).MatchString(out) {
 				t.Errorf("no result:\n%.3000s", out)
 			}
-			drops := p.qp.(fabric.DropCounter).Drops()
+			drops := p.QP.(fabric.DropCounter).Drops()
 			t.Logf("received %d, sent %d, dropped %+v; header %x", p.got, p.sent, drops, p.header)
 			if drops != (fabric.Drops{}) || c.tool == "ib_send_bw" && p.got < iterations {
 				t.Error("not all messages were received")
 			}
-			if bytes.Equal(p.mem.Bytes()[rpingData:rpingData+c.size], untouched) {
+			if bytes.Equal(p.Mem.Bytes()[rpingData:rpingData+c.size], untouched) {
 				t.Error("nothing was written")
 			}
 			if c.service == "UD" {

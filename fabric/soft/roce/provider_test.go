@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 	"github.com/nvmf-go/nvmf/fabric/soft/wire"
 )
 
@@ -28,7 +29,7 @@ func TestSameAddress(t *testing.T) {
 		}
 		t.Run(i.addr.String(), func(t *testing.T) {
 			daemon, client := newProvider(t, Options{}), newProvider(t, Options{})
-			y := newBenchEnd(t, daemon, i.addr.String())
+			y := newEnd(t, daemon, i.addr.String())
 			if d, err := client.DeviceFor(context.Background(), i.addr, i.addr); !errors.Is(err, fabric.ErrAddrInUse) {
 				t.Fatalf("the same address twice: %v, %v", d, err)
 			} else if text := err.Error(); !strings.Contains(text, "another process holds UDP") && !strings.Contains(text, "rmmod rdma_rxe") {
@@ -37,10 +38,10 @@ func TestSameAddress(t *testing.T) {
 			if len(besides(list, i.addr)) == 0 {
 				t.Skip("the host has no other address of that family")
 			}
-			x := newBenchEndFor(t, client, netip.Addr{}, i.addr)
-			connectEnds(t, daemon, x, y, i.addr)
-			if x.conn.LocalAddr().Addr() == i.addr {
-				t.Errorf("dialled from %v", x.conn.LocalAddr())
+			x := fabrictest.NewEnd(t, client, netip.Addr{}, i.addr, endMemory, endConfig)
+			fabrictest.Connect(x, y)
+			if x.Conn.LocalAddr().Addr() == i.addr {
+				t.Errorf("dialled from %v", x.Conn.LocalAddr())
 			}
 			exchange(t, x, y, 20, rand.New(rand.NewPCG(1, 1)))
 		})
@@ -100,11 +101,11 @@ func TestOptions(t *testing.T) {
 
 // A port of its own keeps a pair apart from everybody on another.
 func TestOtherPort(t *testing.T) {
-	d := newBenchEnd(t, newProvider(t, Options{}), "127.0.0.2")
-	defer d.closeAll(t)
-	x, y := benchPair(t, Options{Port: testPort + 1, MTU: 256, DSCP: 26, NoGSO: true, NoGRO: true}, nil)
+	d := newEnd(t, newProvider(t, Options{}), "127.0.0.2")
+	defer d.Close()
+	x, y := rcPair(t, Options{Port: testPort + 1, MTU: 256, DSCP: 26, NoGSO: true, NoGRO: true}, nil)
 	exchange(t, x, y, 30, rand.New(rand.NewPCG(5, 5)))
-	if mtu := x.qp.(*queuePair).Config().MTU; mtu != 256 {
+	if mtu := x.QP.(*queuePair).Config().MTU; mtu != 256 {
 		t.Errorf("path MTU %d", mtu)
 	}
 }
@@ -112,20 +113,20 @@ func TestOtherPort(t *testing.T) {
 // Nobody speaks RoCEv2 at the address: ICMP says so, and Dial need not wait.
 func TestUnreachable(t *testing.T) {
 	p := newProvider(t, Options{})
-	x, y := newBenchEnd(t, p, "127.0.0.2"), newBenchEnd(t, p, "127.0.0.3")
+	x, y := newEnd(t, p, "127.0.0.2"), newEnd(t, p, "127.0.0.3")
 	for range 3 {
-		_, err := x.dev.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.99:4420"), fabric.ConnConfig{SendCQ: x.cq, RecvCQ: x.cq})
+		_, err := x.Dev.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort("127.0.0.99:4420"), fabric.ConnConfig{SendCQ: x.CQ, RecvCQ: x.CQ})
 		if !errors.Is(err, fabric.ErrUnreachable) {
 			t.Errorf("%v", err)
 		}
 	}
-	connectEnds(t, p, x, y, netip.MustParseAddr("127.0.0.3")) // the connection manager is well
+	fabrictest.Connect(x, y) // the connection manager is well
 	for _, remote := range []string{"[::1]:4420", "[fd00::1]:1"} {
-		if _, err := x.dev.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort(remote), fabric.ConnConfig{SendCQ: x.cq, RecvCQ: x.cq}); !errors.Is(err, fabric.ErrUnreachable) {
+		if _, err := x.Dev.Dial(context.Background(), netip.AddrPort{}, netip.MustParseAddrPort(remote), fabric.ConnConfig{SendCQ: x.CQ, RecvCQ: x.CQ}); !errors.Is(err, fabric.ErrUnreachable) {
 			t.Errorf("%s: %v", remote, err)
 		}
 	}
-	if n := x.dev.Counts().QPs; n != 1 {
+	if n := x.Dev.Counts().QPs; n != 1 {
 		t.Errorf("%d QPs are left", n)
 	}
 }
@@ -168,7 +169,7 @@ func TestReopen(t *testing.T) {
 // still open when that is closed: they can be used and closed.
 func TestListenerOutlivesDevice(t *testing.T) {
 	p := newProvider(t, Options{})
-	x, y := benchPair(t, Options{}, nil)
+	x, y := rcPair(t, Options{}, nil)
 	l, err := p.Listen(context.Background(), netip.MustParseAddrPort("127.0.0.7:0"), fabric.ListenConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +214,7 @@ func TestLinkLocal(t *testing.T) {
 		t.Skip("the host has no link-local address")
 	}
 	p := newProvider(t, Options{})
-	x, y := newBenchEndFor(t, p, list[i].addr, list[i].addr), newBenchEndFor(t, p, list[i].addr, list[i].addr)
-	connectEnds(t, p, x, y, list[i].addr)
+	x, y := newEnd(t, p, list[i].addr.String()), newEnd(t, p, list[i].addr.String())
+	fabrictest.Connect(x, y)
 	exchange(t, x, y, 20, rand.New(rand.NewPCG(6, 6)))
 }

@@ -5,41 +5,39 @@ import (
 	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 )
 
 // fallAsleep does what an owner does before it sleeps, except that between
 // meanwhile happens between the Arm and the last Poll.
-func (e *benchEnd) fallAsleep(t *testing.T, meanwhile func()) {
-	t.Helper()
-	for len(e.poll(t)) > 0 {
+func fallAsleep(e *fabrictest.End, meanwhile func()) {
+	e.Helper()
+	for len(e.Poll()) > 0 {
 	}
 	select {
-	case <-e.woke:
+	case <-e.Woke:
 	default:
 	}
-	if err := e.cq.Arm(); err != nil {
-		t.Fatal(err)
-	}
+	e.Must(e.CQ.Arm())
 	meanwhile()
-	if wc := e.poll(t); len(wc) > 0 {
-		t.Fatalf("%+v: the owner would not sleep", wc)
+	if wc := e.Poll(); len(wc) > 0 {
+		e.Fatalf("%+v: the owner would not sleep", wc)
 	}
 }
 
 // write posts n WRITEs of 64 bytes, the last of which is signaled if last is
 // set.
-func (e *benchEnd) write(t *testing.T, to *benchEnd, n int, last bool) {
-	t.Helper()
+func write(from, to *fabrictest.End, n int, last bool) {
+	from.Helper()
 	wrs := make([]fabric.SendWR, n)
 	for i := range wrs {
-		wrs[i] = fabric.SendWR{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: to.mem.Addr(), RKey: to.mr.RKey()}
+		wrs[i] = fabric.SendWR{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: to.Mem.Addr(), RKey: to.MR.RKey()}
 	}
 	if last {
 		wrs[n-1].Flags = fabric.FlagSignaled
 	}
-	if _, err := e.qp.PostSend(wrs, []fabric.SGE{{Addr: e.mem.Addr(), Length: 64, LKey: e.mr.LKey()}}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := from.QP.PostSend(wrs, []fabric.SGE{from.SGE(0, 64)})
+	from.Must(err)
 }
 
 // long is a retransmission time that no test waits for.
@@ -48,13 +46,13 @@ const long = time.Minute
 // What the last Poll before the sleep has read is acknowledged, though no
 // completion came of it.
 func TestSleepAnswers(t *testing.T) {
-	x, y := benchPair(t, Options{MinTimeout: long}, nil)
+	x, y := rcPair(t, Options{MinTimeout: long}, nil)
 	for range 100 {
-		y.fallAsleep(t, func() {
-			x.write(t, y, 3, true)
-			x.poll(t)
+		fallAsleep(y, func() {
+			write(x, y, 3, true)
+			x.Poll()
 		})
-		for start := time.Now(); len(x.poll(t)) == 0; {
+		for start := time.Now(); len(x.Poll()) == 0; {
 			if time.Since(start) > 10*time.Second {
 				t.Fatal("no ACK")
 			}
@@ -64,14 +62,14 @@ func TestSleepAnswers(t *testing.T) {
 
 // What ACKs make room for leaves, though no completion came of them.
 func TestSleepSends(t *testing.T) {
-	x, y := benchPair(t, Options{MinTimeout: long}, nil)
-	received := func() uint64 { return x.qp.(*queuePair).e.stats.Received }
-	y.write(t, x, 200, false)
-	y.poll(t)
+	x, y := rcPair(t, Options{MinTimeout: long}, nil)
+	received := func() uint64 { return engineOf(x).stats.Received }
+	write(y, x, 200, false)
+	y.Poll()
 	for start, n := time.Now(), uint64(0); n < 200; n = received() {
-		y.fallAsleep(t, func() {
+		fallAsleep(y, func() {
 			for received() == n {
-				x.poll(t)
+				x.Poll()
 				if time.Since(start) > 10*time.Second {
 					t.Fatalf("%d of 200 packets came", n)
 				}
@@ -82,15 +80,15 @@ func TestSleepSends(t *testing.T) {
 
 // The timer of what leaves in the last Poll runs.
 func TestSleepTimer(t *testing.T) {
-	x, y := benchPair(t, Options{}, nil)
-	y.fallAsleep(t, func() { y.write(t, x, 1, false) })
+	x, y := rcPair(t, Options{}, nil)
+	fallAsleep(y, func() { write(y, x, 1, false) })
 	select {
-	case <-y.woke:
+	case <-y.Woke:
 	case <-time.After(10 * time.Second):
 		t.Fatal("no timer")
 	}
-	y.poll(t)
-	if n := y.qp.(*queuePair).e.stats.Timeouts; n == 0 {
+	y.Poll()
+	if n := engineOf(y).stats.Timeouts; n == 0 {
 		t.Error("nothing was late when the timer went off")
 	}
 }

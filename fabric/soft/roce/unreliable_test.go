@@ -11,25 +11,24 @@ import (
 	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 )
 
 // looseEnd is an end with a QP of an unreliable service.
 type looseEnd struct {
-	*benchEnd
+	*fabrictest.End
 	ud fabric.DatagramQP
 	uc fabric.UnreliableQP
 }
 
 func newLooseEnd(t testing.TB, p *Provider, addr string) *looseEnd {
-	e := &looseEnd{benchEnd: newBenchEnd(t, p, addr)}
-	cfg := fabric.UnreliableConfig{SendCQ: e.cq, RecvCQ: e.cq, SendDepth: 256, RecvDepth: 256, MaxInline: 64}
+	e := &looseEnd{End: newEnd(t, p, addr)}
+	cfg := fabric.UnreliableConfig{SendCQ: e.CQ, RecvCQ: e.CQ, SendDepth: 256, RecvDepth: 256, MaxInline: 64}
 	var err error
-	if e.ud, err = e.dev.(fabric.DatagramDevice).NewDatagramQP(cfg, testQKey); err == nil {
-		e.uc, err = e.dev.(fabric.UnreliableConnector).NewUnreliableQP(cfg)
+	if e.ud, err = e.Dev.(fabric.DatagramDevice).NewDatagramQP(cfg, testQKey); err == nil {
+		e.uc, err = e.Dev.(fabric.UnreliableConnector).NewUnreliableQP(cfg)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	e.Must(err)
 	t.Cleanup(func() { _, _ = e.ud.Close(), e.uc.Close() })
 	return e
 }
@@ -44,33 +43,25 @@ func loosePair(t testing.TB, o Options, w *weather, mtu int, addrs ...string) (x
 	p.weather, q.weather = w, w
 	x, y = newLooseEnd(t, p, addrs[0]), newLooseEnd(t, q, addrs[1])
 	for _, c := range []struct{ e, peer *looseEnd }{{x, y}, {y, x}} {
-		if err := c.e.uc.Connect(fabric.UnreliablePeer{Addr: c.peer.dev.Info().Addrs[0], QPN: c.peer.uc.Num(), MTU: mtu}); err != nil {
-			t.Fatal(err)
-		}
+		c.e.Must(c.e.uc.Connect(fabric.UnreliablePeer{Addr: c.peer.Dev.Info().Addrs[0], QPN: c.peer.uc.Num(), MTU: mtu}))
 	}
 	return x, y
 }
 
-func (e *looseEnd) sge(off, n int) fabric.SGE {
-	return fabric.SGE{Addr: e.mem.Addr() + uint64(off), Length: uint32(n), LKey: e.mr.LKey()}
-}
-
-func (e *looseEnd) handle(t testing.TB, to netip.Addr, class uint8) uint32 {
-	t.Helper()
-	h, err := e.dev.(fabric.DatagramDevice).NewAddressHandle(to, class)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.Close() })
+func (e *looseEnd) handle(to netip.Addr, class uint8) uint32 {
+	e.Helper()
+	h, err := e.Dev.(fabric.DatagramDevice).NewAddressHandle(to, class)
+	e.Must(err)
+	e.Cleanup(func() { _ = h.Close() })
 	return h.Num()
 }
 
 // await polls both ends until y has n completions, for at most a while.
-func (e *looseEnd) await(t testing.TB, peer *looseEnd, n int, wait time.Duration) (wcs []fabric.Completion) {
-	t.Helper()
+func (e *looseEnd) await(peer *looseEnd, n int, wait time.Duration) (wcs []fabric.Completion) {
+	e.Helper()
 	for end := time.Now().Add(wait); len(wcs) < n && time.Now().Before(end); runtime.Gosched() {
-		peer.poll(t)
-		wcs = append(wcs, e.poll(t)...)
+		peer.Poll()
+		wcs = append(wcs, e.Poll()...)
 	}
 	return wcs
 }
@@ -92,26 +83,26 @@ func TestDatagramHeader(t *testing.T) {
 			p := newProvider(t, Options{})
 			x, y := newLooseEnd(t, p, c.a), newLooseEnd(t, p, c.b)
 			const class = 26 << 2
-			to := x.handle(t, netip.MustParseAddr(c.b), class)
-			x.poll(t)
-			y.poll(t) // y has asked for the headers
+			to := x.handle(netip.MustParseAddr(c.b), class)
+			x.Poll()
+			y.Poll() // y has asked for the headers
 			for try := 0; ; try++ {
-				_, _ = y.ud.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{y.sge(0, 4096)})
-				if n, err := x.ud.PostDatagrams([]fabric.DatagramWR{{Handle: to, QPN: y.ud.Num(), QKey: testQKey, NumSGE: 1}}, []fabric.SGE{x.sge(0, 100)}); n != 1 {
+				_, _ = y.ud.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{y.SGE(0, 4096)})
+				if n, err := x.ud.PostDatagrams([]fabric.DatagramWR{{Handle: to, QPN: y.ud.Num(), QKey: testQKey, NumSGE: 1}}, []fabric.SGE{x.SGE(0, 100)}); n != 1 {
 					t.Fatal(err)
 				}
-				if len(y.await(t, x, 1, time.Second)) > 0 {
+				if len(y.await(x, 1, time.Second)) > 0 {
 					break
 				}
 				if try == 10 {
 					t.Fatal("nothing arrives")
 				}
 			}
-			h := y.mem.Bytes()[c.off:fabric.GRHLen]
+			h := y.Mem.Bytes()[c.off:fabric.GRHLen]
 			if c.class(h)&^3 != class || c.hops(h) != 64 || c.length(h) != 100+c.overhead {
-				t.Errorf("class %#x, hop limit %d, length %d in %x", c.class(h), c.hops(h), c.length(h), y.mem.Bytes()[:fabric.GRHLen])
+				t.Errorf("class %#x, hop limit %d, length %d in %x", c.class(h), c.hops(h), c.length(h), y.Mem.Bytes()[:fabric.GRHLen])
 			}
-			if src, dst, ok := fabric.ParseGRH(y.mem.Bytes()); !ok || src.String() != c.a || dst.String() != c.b {
+			if src, dst, ok := fabric.ParseGRH(y.Mem.Bytes()); !ok || src.String() != c.a || dst.String() != c.b {
 				t.Errorf("from %v to %v, %v", src, dst, ok)
 			}
 		})
@@ -129,30 +120,30 @@ func testWeather(t *testing.T, mtu int) {
 	w := newWeather(7)
 	w.lose, w.twice, w.late, w.flip = 0.03, 0.02, 0.02, 0.01
 	x, y := loosePair(t, Options{}, w, mtu, "127.0.0.2", "127.0.0.3")
-	to := x.handle(t, netip.MustParseAddr("127.0.0.3"), 0)
+	to := x.handle(netip.MustParseAddr("127.0.0.3"), 0)
 	const size, slots, rounds = 3000, 16, 60
 	for i := range slots {
-		_, _ = y.uc.PostRecv([]fabric.RecvWR{{ID: uint64(i), NumSGE: 1}}, []fabric.SGE{y.sge(i*8192, 8192)})
-		_, _ = y.ud.PostRecv([]fabric.RecvWR{{ID: uint64(100 + i), NumSGE: 1}}, []fabric.SGE{y.sge((100+i)*8192, 8192)})
+		_, _ = y.uc.PostRecv([]fabric.RecvWR{{ID: uint64(i), NumSGE: 1}}, []fabric.SGE{y.SGE(i*8192, 8192)})
+		_, _ = y.ud.PostRecv([]fabric.RecvWR{{ID: uint64(100 + i), NumSGE: 1}}, []fabric.SGE{y.SGE((100+i)*8192, 8192)})
 	}
 	var whole [2]int
 	for r := range rounds {
-		msg := x.mem.Bytes()[:size]
+		msg := x.Mem.Bytes()[:size]
 		for i := range msg {
 			msg[i] = byte(i*13 + r)
 		}
-		if n, err := x.uc.PostSend([]fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1}}, []fabric.SGE{x.sge(0, size)}); n != 1 {
+		if n, err := x.uc.PostSend([]fabric.SendWR{{Op: fabric.OpSend, NumSGE: 1}}, []fabric.SGE{x.SGE(0, size)}); n != 1 {
 			t.Fatal(err)
 		}
-		if n, err := x.ud.PostDatagrams([]fabric.DatagramWR{{Handle: to, QPN: y.ud.Num(), QKey: testQKey, NumSGE: 1}}, []fabric.SGE{x.sge(0, size)}); n != 1 {
+		if n, err := x.ud.PostDatagrams([]fabric.DatagramWR{{Handle: to, QPN: y.ud.Num(), QKey: testQKey, NumSGE: 1}}, []fabric.SGE{x.SGE(0, size)}); n != 1 {
 			t.Fatal(err)
 		}
-		for _, c := range y.await(t, x, 2, 20*time.Millisecond) {
+		for _, c := range y.await(x, 2, 20*time.Millisecond) {
 			kind, off, post := 0, int(c.ID)*8192, y.uc.PostRecv
 			if c.Flags&fabric.CompletionGRH != 0 {
 				kind, off, post = 1, off+fabric.GRHLen, y.ud.PostRecv
 			}
-			got := y.mem.Bytes()[off : off+size]
+			got := y.Mem.Bytes()[off : off+size]
 			seed := got[0]
 			for i := range got {
 				if got[i] != byte(i*13)+seed {
@@ -160,7 +151,7 @@ func testWeather(t *testing.T, mtu int) {
 				}
 			}
 			whole[kind]++
-			_, _ = post([]fabric.RecvWR{{ID: c.ID, NumSGE: 1}}, []fabric.SGE{y.sge(int(c.ID)*8192, 8192)})
+			_, _ = post([]fabric.RecvWR{{ID: c.ID, NumSGE: 1}}, []fabric.SGE{y.SGE(int(c.ID)*8192, 8192)})
 		}
 	}
 	t.Logf("MTU %d: %d of %d messages over UC, %d over UD; %+v", mtu, whole[0], rounds, whole[1], w.counts())
@@ -173,13 +164,13 @@ func testWeather(t *testing.T, mtu int) {
 // nothing.
 func TestUnreliableNoAllocation(t *testing.T) {
 	x, y := loosePair(t, Options{}, nil, 1024, "127.0.0.2", "127.0.0.3")
-	to := x.handle(t, netip.MustParseAddr("127.0.0.3"), 0)
+	to := x.handle(netip.MustParseAddr("127.0.0.3"), 0)
 	recv := []fabric.RecvWR{{NumSGE: 1}}
-	into := []fabric.SGE{y.sge(0, 8192)}
-	from := []fabric.SGE{x.sge(0, 3000), x.sge(0, 500)}
+	into := []fabric.SGE{y.SGE(0, 8192)}
+	from := []fabric.SGE{x.SGE(0, 3000), x.SGE(0, 500)}
 	sends := []fabric.SendWR{
 		{Op: fabric.OpSend, NumSGE: 1, Flags: fabric.FlagSignaled},
-		{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: y.mem.Addr() + 1<<20, RKey: y.mr.RKey(), Flags: fabric.FlagSignaled},
+		{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: y.Mem.Addr() + 1<<20, RKey: y.MR.RKey(), Flags: fabric.FlagSignaled},
 	}
 	grams := []fabric.DatagramWR{{Handle: to, QPN: y.ud.Num(), QKey: testQKey, FirstSGE: 1, NumSGE: 1, Flags: fabric.FlagSignaled}}
 	got := 0
@@ -189,8 +180,8 @@ func TestUnreliableNoAllocation(t *testing.T) {
 		_, _ = x.uc.PostSend(sends, from)
 		_, _ = x.ud.PostDatagrams(grams, from)
 		for range 4 {
-			x.poll(t)
-			got += len(y.poll(t))
+			x.Poll()
+			got += len(y.Poll())
 		}
 	}
 	for range 20 {
@@ -208,30 +199,26 @@ func TestUnreliableNoAllocation(t *testing.T) {
 // An owner that sleeps is woken by a message of either service.
 func TestUnreliableWakes(t *testing.T) {
 	x, y := loosePair(t, Options{}, nil, 0, "127.0.0.2", "127.0.0.3")
-	to := x.handle(t, netip.MustParseAddr("127.0.0.3"), 0)
+	to := x.handle(netip.MustParseAddr("127.0.0.3"), 0)
 	for _, send := range []func(){
-		func() { _, _ = x.uc.PostSend([]fabric.SendWR{{NumSGE: 1}}, []fabric.SGE{x.sge(0, 64)}) },
+		func() { _, _ = x.uc.PostSend([]fabric.SendWR{{NumSGE: 1}}, []fabric.SGE{x.SGE(0, 64)}) },
 		func() {
-			_, _ = x.ud.PostDatagrams([]fabric.DatagramWR{{Handle: to, QPN: y.ud.Num(), QKey: testQKey, NumSGE: 1}}, []fabric.SGE{x.sge(0, 64)})
+			_, _ = x.ud.PostDatagrams([]fabric.DatagramWR{{Handle: to, QPN: y.ud.Num(), QKey: testQKey, NumSGE: 1}}, []fabric.SGE{x.SGE(0, 64)})
 		},
 	} {
-		_, _ = y.uc.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{y.sge(0, 4096)})
-		_, _ = y.ud.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{y.sge(4096, 4096)})
-		for len(y.poll(t)) > 0 {
+		_, _ = y.uc.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{y.SGE(0, 4096)})
+		_, _ = y.ud.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{y.SGE(4096, 4096)})
+		for len(y.Poll()) > 0 {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		for arrived := false; !arrived; {
-			if err := y.cq.Arm(); err != nil {
-				t.Fatal(err)
-			}
+			y.Must(y.CQ.Arm())
 			send()
-			if err := x.cq.Arm(); err != nil { // sends what was posted
-				t.Fatal(err)
-			}
+			x.Must(x.CQ.Arm()) // sends what was posted
 			select {
-			case <-y.woke:
-				arrived = len(y.poll(t)) > 0
+			case <-y.Woke:
+				arrived = len(y.Poll()) > 0
 			case <-ctx.Done():
 				t.Fatal("never woken")
 			}
@@ -248,7 +235,7 @@ func TestDatagramsToManyEngines(t *testing.T) {
 	for range 3 {
 		ys = append(ys, newLooseEnd(t, q, "127.0.0.3"))
 	}
-	to := x.handle(t, netip.MustParseAddr("127.0.0.3"), 0)
+	to := x.handle(netip.MustParseAddr("127.0.0.3"), 0)
 	const each = 20
 	var wrs []fabric.DatagramWR
 	for i := range 3 * each {
@@ -256,17 +243,17 @@ func TestDatagramsToManyEngines(t *testing.T) {
 	}
 	calls := x.ud.(*datagramQP).e.tx.calls
 	for _, y := range ys {
-		y.poll(t)
+		y.Poll()
 		for range each {
-			_, _ = y.ud.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{y.sge(0, 4096)})
+			_, _ = y.ud.PostRecv([]fabric.RecvWR{{NumSGE: 1}}, []fabric.SGE{y.SGE(0, 4096)})
 		}
 	}
-	copy(x.mem.Bytes(), bytes.Repeat([]byte{1}, 64))
-	if n, err := x.ud.PostDatagrams(wrs, []fabric.SGE{x.sge(0, 64)}); n != len(wrs) {
+	copy(x.Mem.Bytes(), bytes.Repeat([]byte{1}, 64))
+	if n, err := x.ud.PostDatagrams(wrs, []fabric.SGE{x.SGE(0, 64)}); n != len(wrs) {
 		t.Fatal(err)
 	}
 	for i, y := range ys {
-		got := y.await(t, x, each, 10*time.Second)
+		got := y.await(x, each, 10*time.Second)
 		if len(got) != each {
 			t.Errorf("engine %d: %d of %d datagrams", i, len(got), each)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nvmf-go/nvmf/fabric"
+	"github.com/nvmf-go/nvmf/fabric/fabrictest"
 )
 
 // transfer is an operation of x and the memory it is to make equal.
@@ -18,7 +19,7 @@ type transfer struct {
 
 // exchange posts n random operations at x, one memory range each, polls both
 // ends until all have completed, and compares.
-func exchange(t *testing.T, x, y *benchEnd, n int, rng *rand.Rand) {
+func exchange(t *testing.T, x, y *fabrictest.End, n int, rng *rand.Rand) {
 	t.Helper()
 	var all []transfer
 	var received, completed, posted, recvs int
@@ -26,18 +27,18 @@ func exchange(t *testing.T, x, y *benchEnd, n int, rng *rand.Rand) {
 	deadline := time.Now().Add(60 * time.Second)
 	for completed < n {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d completed; x %+v y %+v", completed, n, x.stats(), y.stats())
+			t.Fatalf("%d of %d completed; x %+v y %+v", completed, n, stats(x), stats(y))
 		}
 		for posted < n && posted-completed < 16 {
 			size := 1 + rng.IntN(40_000)
-			tr := transfer{[]fabric.Opcode{fabric.OpWrite, fabric.OpRead, fabric.OpSend}[rng.IntN(3)], x.mem.Bytes()[off:][:size], y.mem.Bytes()[off:][:size]}
-			wr := fabric.SendWR{ID: uint64(posted), Op: tr.op, NumSGE: 1, Flags: fabric.FlagSignaled, RemoteAddr: y.mem.Addr() + uint64(off), RKey: y.mr.RKey()}
+			tr := transfer{[]fabric.Opcode{fabric.OpWrite, fabric.OpRead, fabric.OpSend}[rng.IntN(3)], x.Mem.Bytes()[off:][:size], y.Mem.Bytes()[off:][:size]}
+			wr := fabric.SendWR{ID: uint64(posted), Op: tr.op, NumSGE: 1, Flags: fabric.FlagSignaled, RemoteAddr: y.Mem.Addr() + uint64(off), RKey: y.MR.RKey()}
 			switch tr.op {
 			case fabric.OpRead:
 				tr.from, tr.to = tr.to, tr.from
 			case fabric.OpSend:
-				sge := []fabric.SGE{{Addr: y.mem.Addr() + uint64(off), Length: uint32(size), LKey: y.mr.LKey()}}
-				if _, err := y.qp.PostRecv([]fabric.RecvWR{{ID: uint64(recvs), NumSGE: 1}}, sge); err != nil {
+				sge := []fabric.SGE{y.SGE(off, size)}
+				if _, err := y.QP.PostRecv([]fabric.RecvWR{{ID: uint64(recvs), NumSGE: 1}}, sge); err != nil {
 					t.Fatal(err)
 				}
 				recvs++
@@ -45,21 +46,21 @@ func exchange(t *testing.T, x, y *benchEnd, n int, rng *rand.Rand) {
 			for i := range tr.from {
 				tr.from[i] = byte(rng.Uint32())
 			}
-			sge := []fabric.SGE{{Addr: x.mem.Addr() + uint64(off), Length: uint32(size), LKey: x.mr.LKey()}}
-			if _, err := x.qp.PostSend([]fabric.SendWR{wr}, sge); err != nil {
+			sge := []fabric.SGE{x.SGE(off, size)}
+			if _, err := x.QP.PostSend([]fabric.SendWR{wr}, sge); err != nil {
 				t.Fatal(err)
 			}
 			all = append(all, tr)
 			posted++
 			off += size
 		}
-		for _, c := range x.poll(t) {
+		for _, c := range x.Poll() {
 			if c.ID != uint64(completed) {
 				t.Fatalf("completion of %d instead of %d", c.ID, completed)
 			}
 			completed++
 		}
-		for _, c := range y.poll(t) {
+		for _, c := range y.Poll() {
 			if c.ID != uint64(received) {
 				t.Fatalf("receive %d instead of %d", c.ID, received)
 			}
@@ -76,8 +77,8 @@ func exchange(t *testing.T, x, y *benchEnd, n int, rng *rand.Rand) {
 	}
 }
 
-func (e *benchEnd) stats() any {
-	en := e.qp.(*queuePair).e
+func stats(e *fabrictest.End) any {
+	en := engineOf(e)
 	return fmt.Sprintf("%+v, %d bad ICRCs, %d for nobody", en.stats, en.rx.badCRC, en.lost)
 }
 
@@ -104,7 +105,7 @@ func TestWeather(t *testing.T) {
 				if n.packets < 400 || n.lost+n.repeated+n.delayed+n.flipped < int(float64(n.packets)*c.rate/2) {
 					t.Errorf("the weather was too good: %+v", n)
 				}
-				bad := x.qp.(*queuePair).e.rx.badCRC + y.qp.(*queuePair).e.rx.badCRC
+				bad := engineOf(x).rx.badCRC + engineOf(y).rx.badCRC
 				// A flip of the congestion marks is no damage: 8 bits of each packet.
 				if d := uint64(n.flipped); bad < d*8/10 || bad > d {
 					t.Errorf("%d packets were damaged, %d were found out", d, bad)
@@ -116,11 +117,11 @@ func TestWeather(t *testing.T) {
 
 // weatherPair connects two ends in good weather, and then it begins. What the
 // test waits for a lost packet at the end of others is minTimeout.
-func weatherPair(t *testing.T, w *weather, minTimeout time.Duration) (x, y *benchEnd) {
+func weatherPair(t *testing.T, w *weather, minTimeout time.Duration) (x, y *fabrictest.End) {
 	t.Helper()
 	lose, twice, late, flip := w.lose, w.twice, w.late, w.flip
 	w.lose, w.twice, w.late, w.flip = 0, 0, 0, 0
-	x, y = benchPair(t, Options{MinTimeout: minTimeout}, w)
+	x, y = rcPair(t, Options{MinTimeout: minTimeout}, w)
 	w.mu.Lock()
 	w.lose, w.twice, w.late, w.flip = lose, twice, late, flip
 	w.mu.Unlock()
@@ -137,16 +138,16 @@ func TestWeatherConnect(t *testing.T) {
 	w := newWeather(3)
 	w.lose, w.twice = 0.2, 0.1
 	for range 3 {
-		x, y := benchPair(t, Options{}, w)
+		x, y := rcPair(t, Options{}, w)
 		exchange(t, x, y, 3, rand.New(rand.NewPCG(4, 4)))
-		x.conn.Disconnect()
-		for end := time.Now().Add(20 * time.Second); y.conn.Err() == nil; {
-			if y.cq.Poll(y.wc); time.Now().After(end) {
+		x.Conn.Disconnect()
+		for end := time.Now().Add(20 * time.Second); y.Conn.Err() == nil; {
+			if y.CQ.Poll(y.WC); time.Now().After(end) {
 				t.Fatal("the peer was not told of the end")
 			}
 		}
-		for _, e := range []*benchEnd{x, y} {
-			e.closeAll(t)
+		for _, e := range []*fabrictest.End{x, y} {
+			e.Close()
 		}
 	}
 }
@@ -160,9 +161,9 @@ func TestWeatherSegmentation(t *testing.T) {
 	w.first = true
 	w.mu.Unlock()
 	exchange(t, x, y, 60, rand.New(rand.NewPCG(3, 3)))
-	for _, e := range []*benchEnd{x, y} {
-		if q := e.qp.(*queuePair); !q.path.single {
-			t.Errorf("still at it: %v", e.stats())
+	for _, e := range []*fabrictest.End{x, y} {
+		if q := e.QP.(*queuePair); !q.path.single {
+			t.Errorf("still at it: %v", stats(e))
 		}
 	}
 	if n := w.counts(); n.lost > n.packets/4 {
