@@ -29,6 +29,15 @@ func TestRing(t *testing.T) {
 			}
 			want = want[1:]
 		}
+		if round%11 == 0 {
+			want = want[:len(want)/2]
+			r.Cut(len(want))
+		}
+		for i, v := range want {
+			if *r.At(i) != v {
+				t.Fatalf("round %d: %d at %d, want %d", round, *r.At(i), i, v)
+			}
+		}
 		if r.Len() != len(want) {
 			t.Fatalf("round %d: %d, want %d", round, r.Len(), len(want))
 		}

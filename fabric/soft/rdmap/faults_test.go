@@ -131,8 +131,8 @@ func TestRegionEnds(t *testing.T) {
 	a.post(fabric.SendWR{ID: 2, Op: fabric.OpRead, RemoteAddr: m.Addr(), RKey: mr.RKey()}, a.sge(0, 5000))
 	a.send()
 	b.receive()
-	if b.send(); b.qp.tx.n != 1 || b.qp.tx.sent != 0 {
-		t.Fatalf("%d messages are begun, %d bytes of the first are sent", b.qp.tx.n, b.qp.tx.sent)
+	if b.send(); b.qp.tx.messages.Len() != 1 || b.qp.tx.sent != 0 {
+		t.Fatalf("%d messages are begun, %d bytes of the first are sent", b.qp.tx.messages.Len(), b.qp.tx.sent)
 	}
 	mr.Close()
 	if b.send(); b.qp.State() != fabric.QPError {
@@ -152,7 +152,7 @@ func TestRegionEnds(t *testing.T) {
 		a.post(fabric.SendWR{ID: 3, Op: fabric.OpSend}, a.sge(0, 8))
 		a.send()
 		if begun {
-			for a.qp.tx.n == 0 || a.qp.tx.at(0).pos == 0 || a.qp.tx.sent == 0 {
+			for a.qp.tx.messages.Len() == 0 || a.qp.tx.at(0).pos == 0 || a.qp.tx.sent == 0 {
 				a.send()
 			}
 		}

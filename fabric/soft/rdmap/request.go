@@ -11,7 +11,7 @@ import (
 func (q *QP) next() bool {
 	t := &q.tx
 	switch {
-	case t.n > maxMessages-3 || q.cfg.Passive && !q.rx.opened: // two of a WR, and a Terminate
+	case t.messages.Len() > maxMessages-3 || q.cfg.Passive && !q.rx.opened: // two of a WR, and a Terminate
 		return false
 	case q.rsp.refused:
 		return q.nextAnswer()

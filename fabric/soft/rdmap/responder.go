@@ -146,7 +146,7 @@ func (q *QP) nextAnswer() bool {
 // refuseRequest terminates the stream for a request, when all that was begun
 // before is written.
 func (q *QP) refuseRequest(e *peerRequest) {
-	if q.tx.n > 0 {
+	if q.tx.messages.Len() > 0 {
 		return
 	}
 	t := mpa.Terminate{Cause: e.cause}

@@ -44,8 +44,10 @@ type message struct {
 	bytes  uint64 // of the stream
 }
 
-// maxMessages is how many messages are under way to the socket at a time.
-const maxMessages = 32
+// maxMessages is how many messages are under way to the socket at a time: what
+// one system call can take should not need two. Of 4 KiB NVMe reads, each a WRITE
+// and a SEND, a batch takes 64.
+const maxMessages = 256
 
 // auxDone is core.Send.Aux of a WR that only waits for those before it; 0 is
 // that of one that was begun.
@@ -60,8 +62,7 @@ const auxDone = 1
 // A message's bytes follow from its place and from how many were sent, so that
 // nothing has to be kept of one that the socket took in part.
 type sender struct {
-	messages [maxMessages]message
-	head, n  int
+	messages core.Ring[message]
 	sent     uint64 // bytes of the first message that were written
 	rest     []byte // with CRC: what was left of an FPDU that was sent in part
 	gone     int    // bytes of rest that were sent since
@@ -91,13 +92,14 @@ func (t *sender) init(q *QP) {
 }
 
 func (t *sender) clear(q *QP) {
-	t.n, t.sent, t.term = 0, 0, 0
+	t.messages.Cut(0)
+	t.sent, t.term = 0, 0
 	if t.rest != nil {
 		t.dropRest(q)
 	}
 }
 
-func (t *sender) at(i int) *message { return &t.messages[(t.head+i)%maxMessages] }
+func (t *sender) at(i int) *message { return t.messages.At(i) }
 
 // perFPDU is the payload and the length of an FPDU of m that is not its last.
 func (q *QP) perFPDU(m *message) (payload uint32, fpdu int) {
@@ -122,8 +124,7 @@ func (t *sender) push(q *QP, m message) {
 	}
 	last := int(m.length - uint32(full)*per)
 	m.bytes = full*uint64(fpdu) + uint64(mpa.FPDULen(q.cfg.ULPDU-int(per)+last))
-	*t.at(t.n) = m
-	t.n++
+	t.messages.Push(m)
 }
 
 // Fill adds to an empty batch what there is to send, as far as it has room.
@@ -136,7 +137,7 @@ func (q *QP) Fill(b *Batch) {
 		from += uint64(len(t.rest) - t.gone)
 	}
 	for i := 0; q.State() == fabric.QPReadyToSend; {
-		if i == t.n && !q.next() {
+		if i == t.messages.Len() && !q.next() {
 			break
 		}
 		if from < t.at(i).bytes {
@@ -161,15 +162,15 @@ func (q *QP) Last(b *Batch) {
 	switch {
 	case t.rest != nil:
 		b.add(t.rest[t.gone:])
-	case t.n > 0 && t.sent > 0:
+	case t.messages.Len() > 0 && t.sent > 0:
 		if _, fpdu := q.perFPDU(t.at(0)); t.sent%uint64(fpdu) != 0 {
 			whole = q.emit(b, 0, t.sent, true) == emitDone
 		}
 	}
-	if t.term > 0 && whole && t.n < maxMessages {
+	if t.term > 0 && whole && t.messages.Len() < maxMessages {
 		m := message{op: mpa.OpTerminate, source: sourceTerminate, length: uint32(t.term)}
 		t.push(q, m)
-		q.emit(b, t.n-1, 0, true)
+		q.emit(b, t.messages.Len()-1, 0, true)
 	}
 	b.seal()
 }
@@ -297,12 +298,12 @@ func (q *QP) lostMemory(i int, from uint64, fault core.Fault) {
 	}
 	switch answer := m.source == sourceRegion; {
 	case answer && from == 0:
-		t.n = i
+		t.messages.Cut(i)
 		q.rsp.refuse(m.pos, remoteCause(fault))
 	case answer:
 		q.refuse(&mpa.Terminate{Cause: remoteCause(fault)}, "a region ended while it was read")
 	case from == 0:
-		t.n = i
+		t.messages.Cut(i)
 		q.stop(m.pos, fabric.StatusLocalProtection)
 	default:
 		q.failWR(m.pos, fabric.StatusLocalProtection)
@@ -319,13 +320,12 @@ func (q *QP) Wrote(b *Batch, n int) {
 		}
 	}
 	t.sent += uint64(n)
-	for t.n > 0 && t.sent >= t.at(0).bytes {
+	for t.messages.Len() > 0 && t.sent >= t.at(0).bytes {
 		m := *t.at(0)
 		_, fpdu := q.perFPDU(&m)
 		q.stats.Sent += (m.bytes + uint64(fpdu) - 1) / uint64(fpdu)
 		t.sent -= m.bytes
-		t.head = (t.head + 1) % maxMessages
-		t.n--
+		t.messages.Pop()
 		q.finish(&m)
 	}
 	if q.cfg.CRC && n < b.Bytes && t.rest == nil {
@@ -343,7 +343,7 @@ func (t *sender) dropRest(q *QP) {
 // batch: made anew it might differ from what its CRC was computed of.
 func (q *QP) keepRest(b *Batch, n int) {
 	t := &q.tx
-	if t.n == 0 {
+	if t.messages.Len() == 0 {
 		return
 	}
 	m := t.at(0)
@@ -380,7 +380,7 @@ func (q *QP) reap() {
 		}
 		q.CompleteSend(fabric.StatusSuccess, 0)
 	}
-	if t.stopped && t.n == 0 && q.State() == fabric.QPReadyToSend {
+	if t.stopped && t.messages.Len() == 0 && q.State() == fabric.QPReadyToSend {
 		t.stopped = false
 		t.pos++
 		q.failWR(sq.Next(), t.status)
