@@ -27,13 +27,17 @@ const (
 	// leaves it to epoll, hotMany with how many sockets that is at once.
 	hotIdle = 64
 	hotMany = 8
+	// spinEpoll is how many passes that read for nothing there are between two
+	// that ask epoll, which takes longer than they do.
+	spinEpoll = 4
 )
 
 // engine does the work of the QPs of one completion queue (or of two, for QPs
 // that use two), inside the owner's Poll:
 //
 //	send what was posted
-//	ask epoll for the sockets that were left to it
+//	ask epoll for the sockets that were left to it, not in each pass while
+//	there is nothing to do
 //	read those that have something, or lately had ("hot")
 //	send what that gave rise to
 //
@@ -57,6 +61,7 @@ type engine struct {
 	bed     core.Bed // whose Waker watches epfd; empty when the owner leaves that to the waiter
 	active  core.Ring[*queuePair]
 	hot     []*queuePair
+	spun    int // passes in a row that read hot sockets for nothing
 	batch   *rdmap.Batch
 	pool    rdmap.Pool
 	stats   rdmap.Stats
@@ -109,10 +114,12 @@ func (e *engine) Progress() {
 		return
 	}
 	e.flush()
-	if e.waiting > 0 {
+	if e.waiting > 0 && (len(e.hot) == 0 || e.spun%spinEpoll == 0) {
 		e.takeEvents()
 	}
-	e.receive()
+	if e.spun++; e.receive() {
+		e.spun = 0
+	}
 	e.flush()
 	if e.asleep && len(e.hot)+e.active.Len() > 0 {
 		// The owner has armed and looks once more. What epoll told now it will

@@ -81,12 +81,12 @@ func (e *engine) takeEvents() {
 	}
 }
 
-// receive reads the hot sockets.
-func (e *engine) receive() {
+// receive reads the hot sockets and says whether there was anything.
+func (e *engine) receive() (any bool) {
 	for i := 0; i < len(e.hot); {
 		q := e.hot[i]
 		if e.read(q) {
-			q.idle = 0
+			q.idle, any = 0, true
 		} else if q.idle++; q.idle >= hotIdle || len(e.hot) > hotMany {
 			e.cool(q) // puts another in its place
 			e.arm(q)
@@ -94,6 +94,7 @@ func (e *engine) receive() {
 		}
 		i++
 	}
+	return any
 }
 
 // read reads a socket until it has nothing more, or others should have a turn.
