@@ -55,7 +55,7 @@ func (r *requester) putData(p *Packet, wr *core.Send) int {
 	if last && wr.Flags&fabric.FlagSolicited != 0 {
 		f = wire.Solicited
 	}
-	r.putBTH(p, op, f, size, last || r.unacked() >= r.pace.data.size)
+	r.putBTH(p, op, f, size, last && !r.followed() || r.unacked() >= r.pace.data.size)
 	if info.Has(wire.HasRETH) {
 		wire.RETH(p.Header[wire.BTHLen:]).Put(wr.RemoteAddr, wr.RKey, wr.Length)
 	}
@@ -66,6 +66,18 @@ func (r *requester) putData(p *Packet, wr *core.Send) int {
 		wire.PutImm(p.Header[info.ExtAt:], wr.RKey)
 	}
 	return 1
+}
+
+// followed says that a message leaves right behind that of the cursor, and will
+// be acknowledged with it: what is posted together asks for one answer. What is
+// sent again asks for itself.
+func (r *requester) followed() bool {
+	sq, next := r.q.Sends(), r.pos+1
+	if next == sq.Tail() || r.stopped && next == r.stop || r.nxt.Less(r.max) {
+		return false
+	}
+	wr := sq.At(next)
+	return !isLocal(wr.Op) && !isRead(wr.Op) && wr.Flags&fabric.FlagFence == 0 // those may have to wait
 }
 
 // putBTH begins the packet. An acknowledgement is asked for where ask says so

@@ -25,7 +25,7 @@ type responder struct {
 
 	// Answers owed. READ responses and atomic results are in log.
 	ack     bool          // an ACK of everything before epsn
-	held    int           // requests that ACK stands for
+	held    int           // request packets that ACK stands for
 	nak     wire.Syndrome // 0 is none
 	nakPSN  psn.Value
 	waiting bool // a NAK was made for epsn: drop what is behind until it comes
@@ -152,9 +152,8 @@ func (r *responder) accept(p *wire.Packet) {
 		r.kind = wire.KindNone
 		r.msn = r.msn.Next()
 	}
-	if p.BTH.AckReq() {
-		r.ack, r.held = true, r.held+1
-	}
+	r.held++
+	r.ack = r.ack || p.BTH.AckReq()
 }
 
 // send executes a packet of a SEND.

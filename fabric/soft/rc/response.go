@@ -7,12 +7,13 @@ import (
 	"github.com/nvmf-go/nvmf/fabric/soft/wire"
 )
 
-// urgentAcks is how many requests may wait for one acknowledgement.
-const urgentAcks = 16
+// urgentAcks is how many request packets may wait for one acknowledgement, a
+// quarter of our own window.
+const urgentAcks = 64
 
 // urgent says whether an answer is owed that must not wait.
 func (r *responder) urgent() bool {
-	return r.log.owed > 0 || r.nak != 0 || r.held >= urgentAcks
+	return r.log.owed > 0 || r.nak != 0 || r.ack && r.held >= urgentAcks
 }
 
 // next makes the next answer. Answers leave in the order of their requests: an

@@ -95,6 +95,7 @@ func TestReadWindow(t *testing.T) {
 // packet.
 func TestCongested(t *testing.T) {
 	cfg := defaultConfig()
+	cfg.Window = 256 // one WRITE fills it
 	w := newWorld(t, cfg)
 	a, b := w.ends[0], w.ends[1]
 	write := func() {
