@@ -38,9 +38,10 @@ for w in "loss 1%" "loss 5%" "loss 20%" "duplicate 5%" "delay 3ms reorder 25% 50
 			small=128k large=256k
 		fi
 		# TCP's checksum is weak: a damaged segment is for iWARP's CRC to find, which
-		# is on by default.
-		bench_verify "$NVMF_PROVIDER-${w//[ %.]/-}" $NQN 1 --bs 4k --iodepth 16 --size $small --io-timeout 100 --timeout 60
-		bench_verify "$NVMF_PROVIDER-${w//[ %.]/-}-64k" $NQN 1 --bs 64k --iodepth 4 --size $large --io-timeout 100 --timeout 60
+		# is on by default. A segment that is lost four times takes TCP longer than
+		# the usual keep alive timeout.
+		bench_verify "$NVMF_PROVIDER-${w//[ %.]/-}" $NQN 1 --bs 4k --iodepth 16 --size $small --io-timeout 100 --timeout 60 --keep-alive-tmo 30
+		bench_verify "$NVMF_PROVIDER-${w//[ %.]/-}-64k" $NQN 1 --bs 64k --iodepth 4 --size $large --io-timeout 100 --timeout 60 --keep-alive-tmo 30
 	done
 done
 weather delay 0ms
