@@ -1,12 +1,14 @@
-# The built-in RoCEv2 beside the kernel's rxe: our daemon and our host on either, same job. Nothing is asserted.
+# The built-in RoCEv2 beside the kernel's rxe: our daemon and our host on either, same job, same way. Nothing is asserted.
 # "busy" is with both ends polling all the time.
 #
-# rxe has its packets loop inside itself, ours cross a veth pair: over a wire rxe
-# repeats requests under load, which ends the connections of the kernel's host.
+# On one host rxe has its packets loop inside itself, ours take the loopback
+# device. Over a wire, a veth pair, both are compared at depth 1 only: under load
+# rxe repeats requests there, which ends the connections of the kernel's host.
+# The last rows are ours across a veth pair beside rxe that loops.
 #
 # set: soak
-# needs: target nvmf roce far
-# timeout: 400s
+# needs: target nvmf roce far wire
+# timeout: 600s
 
 NQN=nqn.2026-11.io.nvmf:lab-roce-ratio
 seconds=${LAB_SECONDS:-5}
@@ -14,13 +16,18 @@ far_mtu 4200
 
 # on WAY: the words and addresses for it.
 on() {
-	if [ "$1" = rxe ]; then
-		ADDR=10.9.0.1 PROVIDER=verbs NVMF_PROVIDER=verbs
-		TARGET_PREFIX=() NVMF_PREFIX=()
-	else
-		ADDR=10.9.5.2 PROVIDER=roce NVMF_PROVIDER=roce
-		TARGET_PREFIX=(ip netns exec far) NVMF_PREFIX=(ip netns exec peer)
-	fi
+	TARGET_PREFIX=() NVMF_PREFIX=()
+	case $1 in
+	rxe*) PROVIDER=verbs ;;
+	*) PROVIDER=roce ;;
+	esac
+	NVMF_PROVIDER=$PROVIDER
+	case $1 in
+	rxe) ADDR=10.9.0.1 ;;
+	rxe-wire) ADDR=10.9.1.2 ;;
+	ours) ADDR=127.0.0.2 TARGET_PREFIX=(ip netns exec far) NVMF_PREFIX=(ip netns exec far) ;;
+	ours-wire) ADDR=10.9.5.2 TARGET_PREFIX=(ip netns exec far) NVMF_PREFIX=(ip netns exec peer) ;;
+	esac
 }
 
 # measure POLL SPIN JOB...: a daemon that waits like that, and each job ("rw bs depth")
@@ -47,13 +54,28 @@ measure() {
 
 declare -A got
 jobs=("randread 4k 1" "randread 4k 32" "randwrite 4k 32" "randread 128k 16" "randwrite 128k 16")
-for way in rxe roce; do
+for way in rxe ours rxe-wire ours-wire; do
 	on $way
-	measure adaptive 100us "${jobs[@]}"
+	if [ $way = rxe-wire ]; then
+		measure adaptive 100us "${jobs[0]}"
+	else
+		measure adaptive 100us "${jobs[@]}"
+	fi
 	measure busy 1s "${jobs[0]}"
 done
-printf '%-20s %10s %10s %7s\n' job rxe built-in ratio
+
+# row LABEL RXE OURS WHERE: what two ways did of a job.
+row() {
+	local rxe=${got[$2,$1]} ours=${got[$3,$1]}
+	printf '%-20s %-20s %10s %10s %7s\n' "$1" "$4" "$rxe" "$ours" "$(awk "BEGIN {printf \"%.2f\", $ours / ($rxe + 0.001)}")"
+}
+printf '%-20s %-20s %10s %10s %7s\n' job where rxe built-in ratio
 for job in "${jobs[@]}" "${jobs[0]} busy"; do
-	printf '%-20s %10s %10s %7s\n' "$job" "${got[rxe,$job]}" "${got[roce,$job]}" \
-		"$(awk "BEGIN {printf \"%.2f\", ${got[roce,$job]} / (${got[rxe,$job]} + 0.001)}")"
+	row "$job" rxe ours "one host"
+done
+for job in "${jobs[0]}" "${jobs[0]} busy"; do
+	row "$job" rxe-wire ours-wire "veth pair"
+done
+for job in "${jobs[@]}" "${jobs[0]} busy"; do
+	row "$job" rxe ours-wire "rxe one, ours veth"
 done
