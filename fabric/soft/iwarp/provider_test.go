@@ -158,6 +158,34 @@ func TestNothingLeftAsleep(t *testing.T) {
 	}
 }
 
+// What was posted together leaves in one system call: here as much as a queue of 32
+// NVMe reads makes, its data before its responses.
+func TestOneSend(t *testing.T) {
+	x, y := newPair(t, Options{SendBuffer: 1 << 20, RecvBuffer: 1 << 20})
+	const reads = 32
+	var wrs [2 * reads]fabric.SendWR
+	var recvs [reads]fabric.RecvWR
+	for i := range reads {
+		wrs[i] = fabric.SendWR{Op: fabric.OpWrite, NumSGE: 1, RemoteAddr: y.Mem.Addr(), RKey: y.MR.RKey()}
+		wrs[reads+i] = fabric.SendWR{Op: fabric.OpSend, NumSGE: 1, FirstSGE: 1, Flags: fabric.FlagSignaled}
+		recvs[i].NumSGE = 1
+	}
+	_, err := y.QP.PostRecv(recvs[:], []fabric.SGE{y.SGE(0, 64)})
+	y.Must(err)
+	for len(x.Poll()) > 0 { // what the handshake left
+	}
+	calls := engineOf(x).calls
+	n, err := x.QP.PostSend(wrs[:], []fabric.SGE{x.SGE(0, 4096), x.SGE(4096, 16)})
+	x.Must(err)
+	done := len(x.Poll())
+	if got := engineOf(x).calls - calls; n != len(wrs) || got != 1 || done != reads {
+		t.Fatalf("%d of %d WRs posted, %d completed after %d system calls", n, len(wrs), done, got)
+	}
+	for got := 0; got < reads; {
+		got += len(y.Poll())
+	}
+}
+
 // rawAccept connects a plain socket to e as an initiator that has said hello.
 func rawAccept(t *testing.T, p *Provider, e *testEnd) *net.TCPConn {
 	t.Helper()

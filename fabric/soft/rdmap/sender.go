@@ -321,11 +321,10 @@ func (q *QP) Wrote(b *Batch, n int) {
 	}
 	t.sent += uint64(n)
 	for t.messages.Len() > 0 && t.sent >= t.at(0).bytes {
-		m := *t.at(0)
+		m := t.messages.Pop()
 		_, fpdu := q.perFPDU(&m)
 		q.stats.Sent += (m.bytes + uint64(fpdu) - 1) / uint64(fpdu)
 		t.sent -= m.bytes
-		t.messages.Pop()
 		q.finish(&m)
 	}
 	if q.cfg.CRC && n < b.Bytes && t.rest == nil {
