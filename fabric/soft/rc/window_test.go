@@ -91,20 +91,23 @@ func TestReadWindow(t *testing.T) {
 	}
 }
 
+// write256 posts a WRITE of 256 packets from the first end to the other.
+func (w *world) write256() {
+	a, b := w.ends[0], w.ends[1]
+	w.post(0, fabric.SendWR{Op: fabric.OpWrite, RemoteAddr: b.mem.Addr(), RKey: b.mr.RKey(), Flags: fabric.FlagSignaled}, a.sge(0, 64<<10))
+}
+
 // A mark of the network halves the windows once a round trip, and costs no
 // packet.
 func TestCongested(t *testing.T) {
 	cfg := defaultConfig()
 	cfg.Window = 256 // one WRITE fills it
 	w := newWorld(t, cfg)
-	a, b := w.ends[0], w.ends[1]
-	write := func() {
-		w.post(0, fabric.SendWR{Op: fabric.OpWrite, RemoteAddr: b.mem.Addr(), RKey: b.mr.RKey(), Flags: fabric.FlagSignaled}, a.sge(0, 64<<10))
-	}
-	write()
+	a := w.ends[0]
+	w.write256()
 	w.run(time.Second)
 	before := a.qp.req.pace.data.size
-	write()
+	w.write256()
 	w.pump() // under way
 	a.qp.Congested()
 	a.qp.Congested()
@@ -126,13 +129,10 @@ func TestCongested(t *testing.T) {
 func TestCongestedUnasked(t *testing.T) {
 	for n := 1; n < ackEvery; n++ { // packets of the message that are under way when the mark comes
 		w := newWorld(t, defaultConfig())
-		a, b := w.ends[0], w.ends[1]
-		write := func() {
-			w.post(0, fabric.SendWR{Op: fabric.OpWrite, RemoteAddr: b.mem.Addr(), RKey: b.mr.RKey(), Flags: fabric.FlagSignaled}, a.sge(0, 64<<10))
-		}
-		write() // opens the window
+		a := w.ends[0]
+		w.write256() // opens the window
 		w.run(time.Second)
-		write()
+		w.write256()
 		for range n {
 			if !a.qp.Next(&a.pkt, w.now, true) {
 				t.Fatalf("the window is %d", a.qp.req.pace.data.size)

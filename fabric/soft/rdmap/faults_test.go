@@ -152,7 +152,7 @@ func TestRegionEnds(t *testing.T) {
 		a.post(fabric.SendWR{ID: 3, Op: fabric.OpSend}, a.sge(0, 8))
 		a.send()
 		if begun {
-			for a.qp.tx.messages.Len() == 0 || a.qp.tx.at(0).pos == 0 || a.qp.tx.sent == 0 {
+			for a.qp.tx.messages.Len() == 0 || a.qp.tx.messages.At(0).pos == 0 || a.qp.tx.sent == 0 {
 				a.send()
 			}
 		}

@@ -99,8 +99,6 @@ func (t *sender) clear(q *QP) {
 	}
 }
 
-func (t *sender) at(i int) *message { return t.messages.At(i) }
-
 // perFPDU is the payload and the length of an FPDU of m that is not its last.
 func (q *QP) perFPDU(m *message) (payload uint32, fpdu int) {
 	h := mpa.UntaggedLen
@@ -140,7 +138,7 @@ func (q *QP) Fill(b *Batch) {
 		if i == t.messages.Len() && !q.next() {
 			break
 		}
-		if from < t.at(i).bytes {
+		if from < t.messages.At(i).bytes {
 			if r := q.emit(b, i, from, false); r == emitFull {
 				break
 			} else if r == emitLost {
@@ -163,7 +161,7 @@ func (q *QP) Last(b *Batch) {
 	case t.rest != nil:
 		b.add(t.rest[t.gone:])
 	case t.messages.Len() > 0 && t.sent > 0:
-		if _, fpdu := q.perFPDU(t.at(0)); t.sent%uint64(fpdu) != 0 {
+		if _, fpdu := q.perFPDU(t.messages.At(0)); t.sent%uint64(fpdu) != 0 {
 			whole = q.emit(b, 0, t.sent, true) == emitDone
 		}
 	}
@@ -184,7 +182,7 @@ const (
 
 // emit adds message i from byte from of its stream on, or one FPDU of it.
 func (q *QP) emit(b *Batch, i int, from uint64, one bool) int {
-	m := q.tx.at(i)
+	m := q.tx.messages.At(i)
 	per, fpdu := q.perFPDU(m)
 	start, skip := b.mark(), int(from%uint64(fpdu))
 	for off := uint32(from/uint64(fpdu)) * per; ; off += per {
@@ -292,7 +290,7 @@ func (q *QP) gather(b *Batch, m *message, off, n uint32) core.Fault {
 // but a Terminate can be.
 func (q *QP) lostMemory(i int, from uint64, fault core.Fault) {
 	t := &q.tx
-	m := t.at(i)
+	m := t.messages.At(i)
 	if q.State() != fabric.QPReadyToSend {
 		return
 	}
@@ -320,7 +318,7 @@ func (q *QP) Wrote(b *Batch, n int) {
 		}
 	}
 	t.sent += uint64(n)
-	for t.messages.Len() > 0 && t.sent >= t.at(0).bytes {
+	for t.messages.Len() > 0 && t.sent >= t.messages.At(0).bytes {
 		m := t.messages.Pop()
 		_, fpdu := q.perFPDU(&m)
 		q.stats.Sent += (m.bytes + uint64(fpdu) - 1) / uint64(fpdu)
@@ -345,7 +343,7 @@ func (q *QP) keepRest(b *Batch, n int) {
 	if t.messages.Len() == 0 {
 		return
 	}
-	m := t.at(0)
+	m := t.messages.At(0)
 	_, fpdu := q.perFPDU(m)
 	in := t.sent % uint64(fpdu)
 	if in == 0 {
